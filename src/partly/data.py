@@ -1,0 +1,116 @@
+"""Images and feature rows -> batches of tensors.
+
+What enters: a label table (its paths or features) and chunks of row numbers. What leaves: for each
+chunk its rows and its inputs, on the device. The random choices of an image come from
+(seed, epoch, row), so the batches are the same with 0 or 8 workers.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from partly import draws
+from partly.errors import DataError, first_few
+from partly.labels import LabelTable
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
+
+Chunks = Sequence[np.ndarray]
+
+
+class Inputs(Protocol):
+    """Where a model's inputs come from."""
+
+    def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """(rows [B], inputs) of each chunk; `epoch` draws the augmentation, None is without."""
+        ...
+
+
+def split_into_chunks(rows: np.ndarray, size: int) -> Chunks:
+    """Chunks of nearly equal size, at most `size`: no last image alone in front of a batch norm."""
+    return np.array_split(rows, max(1, -(-len(rows) // size)))
+
+
+class FeatureInputs:
+    """Rows of a feature matrix, held on the device."""
+
+    def __init__(self, features: np.ndarray, device: torch.device) -> None:
+        self.features = torch.from_numpy(np.asarray(features, dtype=np.float32)).to(device)
+
+    def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        for chunk in chunks:
+            rows = torch.from_numpy(chunk).to(self.features.device)
+            yield rows, self.features[rows]
+
+
+class ImageInputs:
+    """Image files: stretched to size × size, flipped with probability ½, ImageNet statistics."""
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        device: torch.device,
+        *,
+        size: int = 448,
+        seed: int = 0,
+        workers: int = 0,
+    ) -> None:
+        self.paths, self.device = paths, device
+        self.size, self.seed, self.workers = size, seed, workers
+        self.mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
+        self.deviation = torch.tensor(IMAGENET_DEVIATION, device=device).view(3, 1, 1)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> np.ndarray:
+        """The picture as uint8 [size, size, 3]."""
+        try:
+            with Image.open(self.paths[row]) as image:
+                picture = image.convert("RGB")
+                if picture.size != (self.size, self.size):
+                    picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
+                return np.asarray(picture)
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(f"cannot read image {self.paths[row]}: {error}") from None
+
+    def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
+            self,  # type: ignore[arg-type]  # it has __len__ and __getitem__
+            batch_sampler=[chunk.tolist() for chunk in chunks],
+            collate_fn=lambda pictures: torch.from_numpy(np.stack(pictures)),
+            num_workers=self.workers,
+            multiprocessing_context="fork" if self.workers else None,
+            pin_memory=self.device.type == "cuda",
+        )
+        for chunk, pictures in zip(chunks, loader, strict=True):
+            rows = torch.from_numpy(chunk).to(self.device, non_blocking=True)
+            yield rows, self._normalise(pictures.to(self.device, non_blocking=True), rows, epoch)
+
+    def _normalise(self, pictures: Tensor, rows: Tensor, epoch: int | None) -> Tensor:
+        inputs = pictures.permute(0, 3, 1, 2).float().div_(255)
+        inputs = (inputs - self.mean) / self.deviation
+        if epoch is None:
+            return inputs
+        draw = draws.uniform(self.seed, draws.FLIP, epoch, rows, torch.zeros_like(rows[:1]))
+        return torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+
+
+def open_inputs(
+    table: LabelTable, device: torch.device, *, size: int = 448, seed: int = 0, workers: int = 0
+) -> Inputs:
+    """The inputs of a table: its features where it has them, its images otherwise."""
+    if table.features is not None:
+        return FeatureInputs(table.features, device)
+    if table.paths is None:
+        raise DataError("the table has neither image paths nor features")
+    missing = [str(path) for path in table.paths if not os.path.isfile(path)]
+    if missing:
+        raise DataError(f"{len(missing)} of {len(table)} images are missing: {first_few(missing)}")
+    return ImageInputs(table.paths, device, size=size, seed=seed, workers=workers)  # type: ignore[arg-type]

@@ -1,0 +1,393 @@
+"""The tri-state label table.
+
+What enters: label values in a named convention, with the ids of the images and the names of the
+labels. What leaves: a `LabelTable` that stores only the known entries (compressed sparse rows) and
+hands out dense int8 blocks: 1 positive, 0 negative, -1 unknown.
+
+Letters: N images, L labels, K known entries.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
+
+POSITIVE, NEGATIVE, UNKNOWN = 1, 0, -1
+
+SPLITS = ("train", "validation", "test")
+
+# What a number means. Other projects write -1 for negative and 0 for unknown, so a file's
+# convention is always said, never guessed.
+CONVENTIONS: Mapping[str, Mapping[float, int]] = {
+    "partly": {1: POSITIVE, 0: NEGATIVE, -1: UNKNOWN},
+    "nan": {1: POSITIVE, 0: NEGATIVE, -1: UNKNOWN},  # and NaN is unknown
+    "signed": {1: POSITIVE, -1: NEGATIVE, 0: UNKNOWN},
+}
+
+
+class Counts(NamedTuple):
+    """How many entries are positive, negative and unknown: one number a label, or one an image."""
+
+    positive: np.ndarray
+    negative: np.ndarray
+    unknown: np.ndarray
+
+
+def encode(
+    values: Any,
+    *,
+    convention: str = "partly",
+    ids: Sequence[object] | None = None,
+    names: Sequence[str] | None = None,
+) -> np.ndarray:
+    """Label values [N, L] in a convention of `CONVENTIONS` -> int8 1 / 0 / -1.
+
+    Booleans mean positive and negative in every convention. NaN is unknown in convention "nan" and
+    an error elsewhere. Every other value is an error that names row and column.
+
+    >>> encode([[1, -1], [0, 1]], convention="signed").tolist()
+    [[1, 0], [-1, 1]]
+    """
+    if convention not in CONVENTIONS:
+        raise ConfigError(
+            f"unknown label convention '{convention}'; choose one of {', '.join(CONVENTIONS)}"
+        )
+    array = np.asarray(values)
+    if array.ndim != 2:
+        raise LabelError(f"labels must have two dimensions (images, labels), got {array.shape}")
+    if array.dtype == bool:
+        return array.astype(np.int8)
+    try:
+        numbers = array if array.dtype.kind in "iuf" else array.astype(np.float64)
+    except (TypeError, ValueError) as error:
+        raise LabelError(
+            f"labels are not numbers ({error}); write 1 positive, 0 negative, -1 unknown"
+        ) from None
+    encoded = np.full(numbers.shape, UNKNOWN, dtype=np.int8)
+    understood = np.isnan(numbers) if convention == "nan" and numbers.dtype.kind == "f" else None
+    understood = np.zeros(numbers.shape, dtype=bool) if understood is None else understood
+    for number, meaning in CONVENTIONS[convention].items():
+        matches = numbers == number
+        encoded[matches] = meaning
+        understood |= matches
+    raise_if(_strange_values(numbers, ~understood, convention, ids, names), LabelError)
+    return encoded
+
+
+def _strange_values(
+    numbers: np.ndarray,
+    strange: np.ndarray,
+    convention: str,
+    ids: Sequence[object] | None,
+    names: Sequence[str] | None,
+) -> Iterator[str]:
+    cells = np.argwhere(strange)
+    if not len(cells):
+        return
+    places = [
+        f"row {row if ids is None else ids[row]}, "
+        f"column {column if names is None else names[column]}: {numbers[row, column]}"
+        for row, column in cells[:5]
+    ]
+    more = f" and {len(cells) - 5} more" if len(cells) > 5 else ""
+    allowed = ", ".join(
+        f"{number:g} = {_word(meaning)}" for number, meaning in CONVENTIONS[convention].items()
+    )
+    yield f"label values that mean nothing here ({allowed}): {'; '.join(places)}{more}"
+    if np.isnan(numbers[strange].astype(np.float64)).any():
+        yield 'NaN is accepted as unknown only with convention="nan"'
+
+
+def _word(meaning: int) -> str:
+    return {POSITIVE: "positive", NEGATIVE: "negative", UNKNOWN: "unknown"}[meaning]
+
+
+@dataclass(frozen=True, eq=False)
+class LabelTable:
+    """N images with L labels each, most of them unknown.
+
+    ids: [N] strings, unique. names: L strings, unique. indptr [N+1], indices [K] and values [K] are
+    compressed sparse rows of the known entries, columns ascending within a row.
+    paths: [N] image files, or features: [N, F] rows of numbers: what a model looks at.
+    splits: [N] of "train", "validation", "test", where the data set comes with them.
+    """
+
+    ids: np.ndarray
+    names: tuple[str, ...]
+    indptr: np.ndarray
+    indices: np.ndarray
+    values: np.ndarray
+    paths: np.ndarray | None = None
+    features: np.ndarray | None = None
+    splits: np.ndarray | None = None
+    checked: InitVar[bool] = False  # True: made from a table that passed its checks
+
+    def __post_init__(self, checked: bool) -> None:
+        if not checked:
+            raise_if(_table_problems(self), LabelError)
+
+    @classmethod
+    def from_dense(
+        cls,
+        values: Any,
+        *,
+        ids: Sequence[object] | np.ndarray | None = None,
+        names: Sequence[str] | None = None,
+        convention: str = "partly",
+        paths: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+        splits: np.ndarray | None = None,
+    ) -> "LabelTable":
+        """A table from an [N, L] array. Missing ids and names become row and column numbers."""
+        labels = encode(values, convention=convention, ids=ids, names=names)  # type: ignore[arg-type]
+        rows, columns = np.nonzero(labels != UNKNOWN)
+        return cls.from_entries(
+            rows,
+            columns,
+            labels[rows, columns],
+            ids=np.arange(len(labels)) if ids is None else ids,
+            names=[f"label {j}" for j in range(labels.shape[1])] if names is None else names,
+            paths=paths,
+            features=features,
+            splits=splits,
+        )
+
+    @classmethod
+    def from_entries(
+        cls,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        values: np.ndarray,
+        *,
+        ids: Sequence[object] | np.ndarray,
+        names: Sequence[str],
+        paths: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+        splits: np.ndarray | None = None,
+    ) -> "LabelTable":
+        """A table from its known entries: row, column and value (1 or 0) of each, in any order."""
+        rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
+        values = np.asarray(values)
+        raise_if(_entry_problems(rows, columns, values, len(ids), len(names)), LabelError)
+        keys = rows * len(names) + columns
+        if len(keys) and (keys[1:] <= keys[:-1]).any():
+            by_key = np.argsort(keys, kind="stable")
+            rows, columns, values, keys = (
+                rows[by_key],
+                columns[by_key],
+                values[by_key],
+                keys[by_key],
+            )
+        first = np.ones(len(keys), dtype=bool)  # the first of each group of equal cells
+        first[1:] = keys[1:] != keys[:-1]
+        contradicted = np.flatnonzero(~first[1:] & (values[1:] != values[:-1])) + 1
+        if len(contradicted):
+            cells = [f"row {ids[rows[k]]}, column {names[columns[k]]}" for k in contradicted[:5]]
+            raise LabelError(
+                f"{len(contradicted)} entries are given as positive and as negative: "
+                f"{first_few(cells)}; keep one of each"
+            )
+        known_per_row = np.bincount(rows[first], minlength=len(ids))
+        return cls(
+            ids=np.asarray(ids).astype(str),
+            names=tuple(str(name) for name in names),
+            indptr=np.concatenate([[0], np.cumsum(known_per_row)]).astype(np.int64),
+            indices=columns[first].astype(np.int32),
+            values=values[first].astype(np.int8),
+            paths=paths,
+            features=features,
+            splits=splits,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __repr__(self) -> str:
+        return f"LabelTable({len(self):,} images, {len(self.names):,} labels, {self.known:,} known)"
+
+    @property
+    def known(self) -> int:
+        """How many entries are known (K)."""
+        return len(self.values)
+
+    @cached_property
+    def rows(self) -> np.ndarray:
+        """The row of every known entry [K]."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.indptr))
+
+    def dense(self, rows: np.ndarray | slice | None = None) -> np.ndarray:
+        """The int8 block [len(rows), L] of these rows, or of all."""
+        rows = np.arange(len(self))[slice(None) if rows is None else rows]
+        positions, lengths = self._positions(rows)
+        block = np.full((len(rows), len(self.names)), UNKNOWN, dtype=np.int8)
+        block[np.repeat(np.arange(len(rows)), lengths), self.indices[positions]] = self.values[
+            positions
+        ]
+        return block
+
+    def take(self, rows: np.ndarray) -> "LabelTable":
+        """The table of these rows only, in this order."""
+        rows = np.arange(len(self))[rows]
+        positions, lengths = self._positions(rows)
+        return replace(
+            self,
+            ids=self.ids[rows],
+            indptr=np.concatenate([[0], np.cumsum(lengths)]),
+            indices=self.indices[positions],
+            values=self.values[positions],
+            paths=None if self.paths is None else self.paths[rows],
+            features=None if self.features is None else self.features[rows],
+            splits=None if self.splits is None else self.splits[rows],
+            checked=True,
+        )
+
+    def keep(self, kept: np.ndarray) -> "LabelTable":
+        """The table in which only the known entries marked in `kept` [K] are still known."""
+        kept_per_row = np.bincount(self.rows[kept], minlength=len(self))
+        return replace(
+            self,
+            indptr=np.concatenate([[0], np.cumsum(kept_per_row)]),
+            indices=self.indices[kept],
+            values=self.values[kept],
+            checked=True,
+        )
+
+    def part(self, split: str) -> "LabelTable | None":
+        """The rows of one split; None when there are none. A table without splits is all train."""
+        if self.splits is None:
+            return self if split == "train" else None
+        rows = np.flatnonzero(self.splits == split)
+        return self.take(rows) if len(rows) else None
+
+    def reorder(self, names: Sequence[str], source: str = "this table") -> "LabelTable":
+        """The same labels with columns in the order of `names`; other columns are dropped."""
+        missing = [name for name in names if name not in set(self.names)]
+        if missing:
+            raise LabelError(
+                f"{source} has no column for {len(missing)} of {len(names)} labels: "
+                f"{first_few(missing)}; it has {first_few(self.names)}"
+            )
+        if tuple(names) == self.names:
+            return self
+        new_column = np.full(len(self.names), -1, dtype=np.int64)
+        for column, name in enumerate(names):
+            new_column[self.names.index(name)] = column
+        wanted = new_column[self.indices] >= 0
+        return LabelTable.from_entries(
+            self.rows[wanted],
+            new_column[self.indices[wanted]],
+            self.values[wanted],
+            ids=self.ids,
+            names=names,
+            paths=self.paths,
+            features=self.features,
+            splits=self.splits,
+        )
+
+    def counts_by_label(self) -> Counts:
+        """Positive, negative and unknown images of each label [L]."""
+        return self._counts(self.indices, len(self.names), len(self))
+
+    def counts_by_image(self) -> Counts:
+        """Positive, negative and unknown labels of each image [N]."""
+        return self._counts(self.rows, len(self), len(self.names))
+
+    @cached_property
+    def content_hash(self) -> str:
+        """SHA-256 of ids, names and known entries: two tables with one hash teach the same."""
+        digest = hashlib.sha256(b"partly label table 1\0")
+        for texts in (self.names, self.ids):
+            digest.update("\0".join(str(text) for text in texts).encode() + b"\0\0")
+        for numbers, kind in ((self.indptr, "<i8"), (self.indices, "<i4"), (self.values, "<i1")):
+            digest.update(np.ascontiguousarray(numbers, dtype=kind).data)
+        return digest.hexdigest()
+
+    def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the known entries of `rows` stand in `indices`, and how many each row has."""
+        starts = self.indptr[rows]
+        lengths = self.indptr[rows + 1] - starts
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        return np.repeat(starts - ends + lengths, lengths) + np.arange(total), lengths
+
+    def _counts(self, groups: np.ndarray, count: int, size: int) -> Counts:
+        positive = np.bincount(groups[self.values == POSITIVE], minlength=count)
+        negative = np.bincount(groups[self.values == NEGATIVE], minlength=count)
+        return Counts(positive, negative, size - positive - negative)
+
+
+def _entry_problems(
+    rows: np.ndarray, columns: np.ndarray, values: np.ndarray, count: int, labels: int
+) -> Iterator[str]:
+    if not len(rows) == len(columns) == len(values):
+        yield f"{len(rows)} rows, {len(columns)} columns, {len(values)} values: not one of each"
+        return
+    for what, places, limit in (("row", rows, count), ("column", columns, labels)):
+        outside = np.flatnonzero((places < 0) | (places >= limit))
+        if len(outside):
+            yield f"{what} {places[outside[0]]} of entry {outside[0]} is not in 0 … {limit - 1}"
+    strange = np.flatnonzero((values != POSITIVE) & (values != NEGATIVE))
+    if len(strange):
+        entry = strange[0]
+        yield (
+            f"a known label is 1 or 0, but {len(strange)} are not: row {rows[entry]}, "
+            f"column {columns[entry]} is {values[entry]}"
+        )
+
+
+def _table_problems(table: LabelTable) -> Iterator[str]:
+    """Everything that is wrong, so that a user mends it in one go."""
+    count = len(table.ids)
+    for what, texts in (("image id", table.ids), ("label name", np.array(table.names, dtype=str))):
+        if not len(texts):
+            yield f"there is no {what}: the table is empty"
+            continue
+        unique, first, repeats = np.unique(texts, return_index=True, return_counts=True)
+        if (repeats > 1).any():
+            again = unique[repeats > 1].tolist()
+            yield f"{len(again)} {what}s occur more than once: {first_few(again)}"
+        if unique[0] == "":
+            yield f"{what} number {first[0]} is empty"
+    for what, column in (("paths", table.paths), ("splits", table.splits)):
+        if column is not None and len(column) != count:
+            yield f"{len(column)} {what} for {count} images"
+    if table.splits is not None:
+        strange = sorted(set(np.unique(table.splits).tolist()) - set(SPLITS))
+        if strange:
+            yield f"a split is one of {', '.join(SPLITS)}, not {first_few(strange)}"
+    yield from _feature_problems(table)
+
+
+def _feature_problems(table: LabelTable) -> Iterator[str]:
+    features = table.features
+    if features is None:
+        return
+    if features.ndim != 2 or len(features) != len(table.ids):
+        yield f"features of shape {features.shape} for {len(table.ids)} images: not one row each"
+        return
+    sums = features.sum(axis=1, dtype=np.float64)
+    broken = np.flatnonzero(~np.isfinite(sums))
+    if len(broken):
+        ids = [str(name) for name in table.ids[broken]]
+        yield f"features of {len(broken)} images are not finite: {first_few(ids)}"
+
+
+def check_trainable(table: LabelTable) -> None:
+    """Raise one error with everything that keeps a model from learning from this table."""
+    problems = []
+    if len(table.names) < 2:
+        problems.append(
+            f"only one label ('{table.names[0]}'): a multi-label data set has two or more columns"
+        )
+    if table.known == 0:
+        problems.append("every label is unknown: there is nothing to learn from")
+    elif not (table.values == POSITIVE).any():
+        problems.append("no label is known to be positive: there is nothing to look for")
+    if table.paths is None and table.features is None:
+        problems.append("the table has neither image paths nor features")
+    raise_if(problems, DataError)

@@ -1,0 +1,118 @@
+"""Losses built of plain binary cross-entropy: they differ in what an unknown label counts as.
+
+Letters: B images, L labels, x logits, p = σ(x). Means are over B·L. Cards: docs/losses.md.
+"""
+
+import torch
+from torch import Tensor
+
+from partly.errors import ConfigError
+from partly.losses.common import Reduction, by_label, cross_entropy, masks, minus_log, working
+
+
+def bce(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """-log p on positives, -log(1-p) on negatives. Unknown entries count for nothing.
+
+    >>> bce(torch.zeros(1, 2), torch.tensor([[1, 0]])).item()  # log 2
+    0.6931471824645996
+    """
+    x = working(logits)
+    return by_label(labels, minus_log(x), minus_log(-x), 0.0, reduction)
+
+
+def ign(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Ignore: `bce` by the name it has where labels are missing. The divisor stays B·L."""
+    return bce(logits, labels, reduction=reduction)
+
+
+def an(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Assume negative: an unknown label counts as a negative one."""
+    x = working(logits)
+    return by_label(labels, minus_log(x), minus_log(-x), minus_log(-x), reduction)
+
+
+def wan(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    weight: float | None = None,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Weak assume negative: an assumed negative weighs 1/(L-1), or `weight`."""
+    x = working(logits)
+    share = 1 / max(logits.shape[-1] - 1, 1) if weight is None else weight
+    return by_label(labels, minus_log(x), minus_log(-x), share * minus_log(-x), reduction)
+
+
+def _smoothed(x: Tensor, epsilon: float, convention: str) -> tuple[Tensor, Tensor]:
+    if convention not in ("full", "half"):
+        raise ConfigError(f"label smoothing is 'full' or 'half', not '{convention}'")
+    off = epsilon if convention == "full" else epsilon / 2
+    positive, negative = torch.full_like(x, 1 - off), torch.full_like(x, off)
+    return cross_entropy(x, positive), cross_entropy(x, negative)
+
+
+def bce_ls(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float = 0.1,
+    convention: str = "full",
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Label smoothing: targets 1-ε and ε (convention "full") or 1-ε/2 and ε/2 ("half")."""
+    positive, negative = _smoothed(working(logits), epsilon, convention)
+    return by_label(labels, positive, negative, 0.0, reduction)
+
+
+def an_ls(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    epsilon: float = 0.1,
+    convention: str = "full",
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """`bce_ls` with unknown labels counted as negative."""
+    positive, negative = _smoothed(working(logits), epsilon, convention)
+    return by_label(labels, positive, negative, negative, reduction)
+
+
+def partial_bce(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    slope: float = -4.45,
+    offset: float = 5.45,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Known entries times g(ρ) = slope·ρ + offset, ρ the known share of the image."""
+    x = working(logits)
+    known_share = (~masks(labels)[2]).to(x.dtype).mean(dim=-1, keepdim=True)
+    weight = slope * known_share + offset
+    return by_label(labels, weight * minus_log(x), weight * minus_log(-x), 0.0, reduction)
+
+
+def consistent(
+    logits: Tensor,
+    labels: Tensor,
+    pseudo: Tensor,
+    *,
+    weight: float = 1.0,
+    picked: Tensor | None = None,
+    alpha: Tensor | float = 1.0,
+    beta: Tensor | float = 1.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Cross-entropy against the label where it is known and the pseudo-label where it is not.
+
+    -(α t log p + β (1-t) log(1-p)); an unknown entry weighs `weight` times a known one, or nothing
+    where `picked` is false. It is what the method `partly` minimises; no gradient through `pseudo`.
+    """
+    x = working(logits)
+    # Chosen before it is multiplied, so that whatever stands at a known entry leaves no trace.
+    targets = torch.where(masks(labels)[2], pseudo.detach().to(x.dtype), 0.0)
+    soft = alpha * targets * minus_log(x) + beta * (1 - targets) * minus_log(-x)
+    if picked is not None:
+        soft = torch.where(picked, soft, 0.0)
+    return by_label(labels, alpha * minus_log(x), beta * minus_log(-x), weight * soft, reduction)

@@ -1,0 +1,340 @@
+"""Methods: a loss, what it remembers of each image, and its schedules, under one name.
+
+What enters: a `Training` (what a method may know of the data and the budget) and options. What
+leaves: a step, (logits, batch) -> loss. A method is one function that makes its step; a loss whose
+arguments speak for themselves becomes a method by one call of `from_loss`. Whatever is registered
+here appears on the command line, in comparisons and in the documents by itself.
+
+Letters: N images, L labels, B images of a batch.
+"""
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cached_property, partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partly import draws, losses
+from partly.errors import ConfigError
+from partly.labels import NEGATIVE, POSITIVE, LabelTable
+from partly.propensity import Propensity
+from partly.pseudo import UPDATES, PseudoLabels, posterior
+from partly.schedules import ramp
+
+
+@dataclass(frozen=True)
+class Batch:
+    """rows [B]: which images of the table. labels [B, L]: int8 1 / 0 / -1. epoch counts from 1."""
+
+    rows: Tensor
+    labels: Tensor
+    epoch: int
+
+
+Step = Callable[[Tensor, Batch], Tensor]
+
+
+class Store(Protocol):
+    """Something a method remembers; the checkpoint keeps it."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+@dataclass
+class Training:
+    """What a method may know, and where it registers what it remembers."""
+
+    table: LabelTable
+    propensity: Propensity
+    epochs: int
+    seed: int = 0
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    stores: dict[str, Store] = field(default_factory=dict)
+    estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
+
+    @cached_property
+    def priors(self) -> Tensor:
+        return torch.as_tensor(self.propensity.priors, dtype=torch.float32, device=self.device)
+
+    @property
+    def expected_positives(self) -> float:
+        return self.propensity.expected_positives
+
+    def pseudo_labels(self, **settings: Any) -> PseudoLabels:
+        """A new store of pseudo-labels, kept in the checkpoint."""
+        images, labels = len(self.table), len(self.table.names)
+        store = PseudoLabels(images, labels, device=self.device, **settings)
+        self.stores["pseudo_labels"] = store
+        return store
+
+    def pick(self, batch: Batch, q: float) -> Tensor | None:
+        """The share q of the entries, drawn anew for each image and epoch; None means all."""
+        if q >= 1:
+            return None
+        columns = torch.arange(batch.labels.shape[1], device=batch.rows.device)
+        draw = draws.uniform(self.seed, draws.PICK, batch.epoch, batch.rows[:, None], columns)
+        return draw < q
+
+
+@dataclass(frozen=True)
+class Method:
+    """probability: logits -> P(label). reference: in a study it is given the labels that were
+    hidden from the others. parts: what an ablation can remove, with the options that remove it."""
+
+    name: str
+    summary: str
+    make: Callable[..., Step]
+    options: Mapping[str, Any]
+    probability: Callable[[Tensor], Tensor] = torch.sigmoid
+    reference: bool = False
+    parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
+        """The step of one training, with these options in place of the defaults."""
+        return self.make(training, **self.check(options or {}))
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options, or an error that names every unknown one."""
+        unknown = [name for name in options if name not in self.options]
+        if unknown:
+            known = ", ".join(f"{name}={value}" for name, value in self.options.items())
+            raise ConfigError(
+                f"method '{self.name}' has no option {', '.join(unknown)}; it has {known or 'none'}"
+            )
+        return dict(options)
+
+
+_REGISTRY: dict[str, Method] = {}
+
+
+def available() -> list[str]:
+    """The names `--method` takes."""
+    return list(_REGISTRY)
+
+
+def get(name: str) -> Method:
+    """The method of this name; hyphens and underscores are the same."""
+    for known in _REGISTRY.values():
+        if known.name.replace("-", "_") == name.strip().lower().replace("-", "_"):
+            return known
+    close = get_close_matches(name, _REGISTRY, n=1)
+    hint = f" (did you mean '{close[0]}'?)" if close else ""
+    raise ConfigError(f"no method '{name}'{hint}; available: {', '.join(_REGISTRY)}")
+
+
+def method(name: str, summary: str, **more: Any) -> Callable[[Callable[..., Step]], Any]:
+    """Register the function that makes a method's step; its keyword arguments are the options."""
+
+    def register(make: Callable[..., Step]) -> Callable[..., Step]:
+        options = _keywords(make)
+        _REGISTRY[name] = Method(name, summary, make, options, **more)
+        return make
+
+    return register
+
+
+def from_loss(name: str, summary: str, loss: Callable[..., Tensor], **more: Any) -> None:
+    """Register a loss. What training knows is filled into its arguments, the rest are options."""
+    keywords = _keywords(loss)
+    filled = [word for word in ("epoch", "expected_positives", "priors") if word in keywords]
+    options = {
+        word: value for word, value in keywords.items() if word not in (*filled, "reduction")
+    }
+
+    def make(training: Training, **chosen: Any) -> Step:
+        def step(logits: Tensor, batch: Batch) -> Tensor:
+            facts = {w: batch.epoch if w == "epoch" else getattr(training, w) for w in filled}
+            return loss(logits, batch.labels, **facts, **chosen)
+
+        return step
+
+    _REGISTRY[name] = Method(name, summary, make, options, **more)
+
+
+def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+# --- the default, and the paper -------------------------------------------------------------------
+
+
+@method(
+    "partly",
+    "the default: self-consistent pseudo-labels, known and unknown labels weighed alike",
+    parts={
+        "posterior": {"update": "prediction"},
+        "prior start": {"start": "0.5"},
+        "momentum": {"momentum": 0.0},
+    },
+)
+def _partly(
+    training: Training,
+    *,
+    update: str = "posterior",
+    start: str = "priors",
+    momentum: float = 0.7,
+    weight: float | str = 1.0,
+    q: float | str = 1.0,
+    share: str = "off",
+    gamma: float = 0.05,
+    store: str = "float16",
+) -> Step:
+    if update not in UPDATES:
+        raise ConfigError(f"pseudo-labels are updated by {' or '.join(UPDATES)}, not '{update}'")
+    propensity = training.propensity
+    pseudo = training.pseudo_labels(
+        start=propensity.priors if start == "priors" else float(start),
+        momentum=momentum,
+        dtype=store,
+    )
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        trust = ramp(weight, batch.epoch, training.epochs)
+        taken = ramp(q, batch.epoch, training.epochs)
+        alpha, beta = losses.balance(batch.labels, gamma, share)
+        loss = losses.consistent(
+            logits,
+            batch.labels,
+            pseudo.get(batch.rows),
+            weight=trust / taken,  # a sample of the unknown part stands for all of it
+            picked=training.pick(batch, taken),
+            alpha=alpha,
+            beta=beta,
+        )
+        if update == "prediction":
+            fresh = torch.sigmoid(logits.detach())
+        else:
+            fresh = posterior(
+                logits,
+                c_positive=propensity.positive,
+                c_negative=propensity.negative,
+                alpha=alpha,
+                beta=beta,
+                weight_unknown=trust,
+            )
+        pseudo.update(batch.rows, fresh)
+        return loss
+
+    return step
+
+
+@method(
+    "paper",
+    "the paper, read literally: it collapses on real data (docs/paper.md)",
+    parts={
+        "α and β": {"share": "off"},
+        "d": {"d": "off"},
+        "p": {"p": "off"},
+        "q": {"q": 1.0},
+    },
+)
+def _paper(
+    training: Training,
+    *,
+    gamma: float = 0.05,
+    m: float = 3,
+    q: float | str = "0.2:1",
+    d: str = "text",
+    p: str = "text",
+    share: str = "all",
+    store: str = "float16",
+) -> Step:
+    pseudo = training.pseudo_labels(start=0.5, dtype=store)
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        loss = losses.paper_loss(
+            logits,
+            batch.labels,
+            pseudo.get(batch.rows),
+            epoch=batch.epoch,
+            epochs=training.epochs,
+            gamma=gamma,
+            m=m,
+            picked=training.pick(batch, ramp(q, batch.epoch, training.epochs)),
+            d=d,
+            p=p,
+            share=share,
+        )
+        pseudo.update(batch.rows, torch.sigmoid(logits.detach()))
+        return loss
+
+    return step
+
+
+# --- baselines ----------------------------------------------------------------------------------
+
+from_loss("bce", "cross-entropy on full labels: the reference", losses.bce, reference=True)
+from_loss("bce_ls", "the same with label smoothing", losses.bce_ls, reference=True)
+from_loss("ign", "ignore unknown labels", losses.ign)
+from_loss("an", "assume that unknown labels are negative", losses.an)
+from_loss("an_ls", "assume negative, with label smoothing", losses.an_ls)
+from_loss("wan", "assume negative, at a weight of 1/(L-1)", losses.wan)
+from_loss("epr", "known positives and the expected number of positives", losses.epr)
+from_loss("focal", "focal loss, unknown = negative", losses.focal)
+from_loss("asl", "asymmetric loss, unknown = negative", losses.asl)
+from_loss("em", "entropy maximisation on unknown labels", losses.em)
+from_loss("hill", "Hill loss: distrusts confident negatives", losses.hill)
+from_loss("splc", "self-paced correction of unknown labels", losses.splc)
+from_loss("ll-r", "large losses of unknown labels are rejected", partial(losses.ll, variant="r"))
+from_loss("ll-ct", "large losses are flipped for the step", partial(losses.ll, variant="ct"))
+from_loss("partial_bce", "known labels, weighed by their share", losses.partial_bce)
+from_loss("csl", "class-aware selective asymmetric loss", losses.csl)
+from_loss(
+    "spa",
+    "strictly proper asymmetric loss on known labels",
+    losses.spa,
+    probability=losses.spa_probability,
+)
+
+
+@method("ll-cp", "large losses are flipped for good")
+def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
+    images, labels = len(training.table), len(training.table.names)
+    flipped = PseudoLabels(images, labels, start=0.0, dtype="uint8", device=training.device)
+    training.stores["flipped"] = flipped
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        if batch.epoch > 1:
+            left = torch.where(flipped.get(batch.rows) > 0, POSITIVE, batch.labels)
+            chosen = losses.large_losses(logits, left, math.ceil(logits.numel() * rate))
+            flipped.update(batch.rows, torch.ones_like(logits), chosen)
+        now = flipped.get(batch.rows) > 0
+        return losses.ll(logits, batch.labels, epoch=batch.epoch, variant="cp", flipped=now)
+
+    return step
+
+
+@method("role", "regularised online label estimation: N×L estimates trained beside the model")
+def _role(training: Training) -> Step:
+    estimates = role_estimates(training.table, training.seed).to(training.device)
+    training.estimates = training.stores["estimates"] = estimates
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        return losses.role(
+            logits,
+            batch.labels,
+            estimates(batch.rows),
+            expected_positives=training.expected_positives,
+        )
+
+    return step
+
+
+def role_estimates(table: LabelTable, seed: int) -> nn.Embedding:
+    """θ [N, L]: σ(θ) starts uniform in [0.4, 0.6] where unknown, at 0.995 and 0.005 where known."""
+    columns = np.arange(len(table.names))
+    draw = draws.uniform(seed, draws.START, 0, np.arange(len(table))[:, None], columns)
+    start = torch.from_numpy(0.4 + 0.2 * draw).float()
+    labels = torch.from_numpy(table.dense())
+    start[labels == POSITIVE], start[labels == NEGATIVE] = 0.995, 0.005
+    # Sparse gradients: a step touches the rows of its batch, not all N.
+    return nn.Embedding.from_pretrained(torch.logit(start), freeze=False, sparse=True)

@@ -1,0 +1,445 @@
+"""How good scores are, judged on known labels only.
+
+What enters: scores or probabilities [N, L] and labels [N, L] (1 positive, 0 negative, -1 unknown)
+as NumPy arrays or anything `np.asarray` takes. N images, L labels.
+What leaves: float64 arrays [L], plain floats and small records. An unknown entry never counts, and
+what cannot be computed is nan, never 0: a label nobody could score must not lower a mean.
+"""
+
+import difflib
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
+
+Array = npt.NDArray[Any]
+FloatArray = npt.NDArray[np.float64]
+ColumnMeasure = Callable[[Array, Array], float]
+
+# Before scikit-learn 1.9 these called their probabilities `y_pred`, as if they were decisions.
+METRICS_OF_PROBABILITIES = {"log_loss", "d2_log_loss_score"}
+
+
+class F1Scores(NamedTuple):
+    """Precision, recall and F1: C averages over classes (labels), O counts overall."""
+
+    CP: float
+    CR: float
+    CF1: float
+    OP: float
+    OR: float
+    OF1: float
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """What the metrics could see. `left_out` maps a reason to the indices of its labels."""
+
+    labels: int
+    labels_scored: int
+    left_out: dict[str, list[int]]
+    known_entries: int
+    share_known: float
+
+
+def average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
+    """Non-interpolated average precision [L] of scores [N, L] on the known labels [N, L].
+
+    AP = 1/P · Σ over known positives i of (positives scored ≥ sᵢ) / (known entries scored ≥ sᵢ),
+    the sum that scikit-learn computes, ties included. nan for a label with no known positive.
+
+    >>> average_precision([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [[1, 0], [0, -1], [1, 0]]).round(4)
+    array([0.8333,    nan])
+    """
+    return _per_label(_column_average_precision, *_checked(scores, labels))
+
+
+def mean_average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
+    """Mean AP over the labels that have a known positive; nan if none has.
+
+    >>> mean_average_precision([[0.9, 0.1], [0.8, 0.2]], [[1, 0], [0, 0]])
+    1.0
+    """
+    return _mean(average_precision(scores, labels))
+
+
+def area_under_roc(scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
+    """Area under the ROC curve [L] of scores [N, L] on the known labels [N, L].
+
+    AUROC = chance that a known positive scores above a known negative, a tie counting half.
+    nan for a label without a known positive or without a known negative.
+
+    >>> area_under_roc([[0.9], [0.5], [0.5], [0.1]], [[1], [1], [0], [-1]])
+    array([0.75])
+    """
+    return _positives_above(0, scores, labels)
+
+
+def positives_above_unknown(scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
+    """AUROC [L] of the known positives against the UNKNOWN entries; nan if either is missing.
+
+    The criterion for choosing an epoch when only positives are known. Where labels are missing
+    completely at random, a share π of the unknown entries are positives that score like the known
+    ones, so its expectation is π/2 + (1 - π) · AUROC: a monotone function of the true AUROC.
+
+    >>> positives_above_unknown([[0.9], [0.5], [0.1]], [[-1], [1], [-1]])
+    array([0.5])
+    """
+    return _positives_above(-1, scores, labels)
+
+
+def select_score(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, str]:
+    """The criterion for the best epoch, from known labels only, and what it is called.
+
+    mAP of the known labels, when at least half of the labels with a known positive also have a
+    known negative. Otherwise AP would be 1 for most labels, whatever the model says, and the mean
+    of `positives_above_unknown` takes its place. nan if no label can be scored.
+
+    >>> select_score([[0.9], [0.5], [0.1]], [[1], [-1], [-1]])
+    (1.0, 'AUROC of known positives against unknown')
+    """
+    scores, labels = _checked(scores, labels)
+    seen = coverage(labels)
+    if 2 * len(seen.left_out["no known negative"]) <= seen.labels_scored:
+        return mean_average_precision(scores, labels), "mAP of known labels"
+    criterion = _mean(positives_above_unknown(scores, labels))
+    return criterion, "AUROC of known positives against unknown"
+
+
+def f1_scores(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, thresholds: npt.ArrayLike = 0.5
+) -> F1Scores:
+    """Precision, recall and F1 over the known entries of [N, L]; `thresholds` a float or [L].
+
+    An entry is predicted positive when its probability ≥ the threshold. CP and CR are means over
+    the labels with a known positive (precision is 0 where nothing is predicted), OP and OR pool
+    all known entries. By the convention of the multi-label literature
+    CF1 = 2 · CP · CR / (CP + CR), the harmonic mean of means and not the mean of the labels' F1;
+    OF1 likewise. nan where there is no known positive.
+
+    >>> f1_scores([[0.9, 0.8], [0.7, 0.1]], [[1, 1], [0, 1]])[:3]
+    (0.75, 0.75, 0.75)
+    """
+    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
+    decided = _decisions(probabilities, thresholds)
+    positives = np.sum(labels == 1, axis=0)
+    predicted = np.sum(decided & (labels >= 0), axis=0)
+    hits = np.sum(decided & (labels == 1), axis=0)
+    scored = positives > 0
+    class_precision = _mean(_ratio(hits, predicted, empty=0.0)[scored])
+    class_recall = _mean(_ratio(hits, positives, empty=math.nan)[scored])
+    overall_precision = float(_ratio(hits.sum(), predicted.sum(), empty=0.0))
+    overall_recall = float(_ratio(hits.sum(), positives.sum(), empty=math.nan))
+    class_f1 = _harmonic_mean(class_precision, class_recall)
+    overall = overall_precision, overall_recall, _harmonic_mean(overall_precision, overall_recall)
+    return F1Scores(class_precision, class_recall, class_f1, *overall)
+
+
+def tune_thresholds(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
+    """The threshold [L] with the best F1 on the known entries of probabilities [N, L].
+
+    Thresholds lie midway between neighbouring distinct known probabilities (0 is the neighbour
+    below the lowest); of equally good ones the highest wins. 0.5 for a label without a known
+    positive or without a known negative.
+
+    >>> tune_thresholds([[0.75], [0.5], [0.25]], [[1], [1], [0]])
+    array([0.375])
+    """
+    return _per_label(_best_threshold, *_checked(probabilities, labels, of_probabilities=True))
+
+
+def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, bins: int = 15) -> float:
+    """Expected calibration error over all known entries of [N, L]; nan if nothing is known.
+
+    ECE = Σ over bins of (entries in bin / entries) · |mean probability - share of positives|,
+    with equal-width bins [k/bins, (k+1)/bins) on the probability of the positive class.
+
+    >>> calibration_error([[0.75, 0.75], [0.75, 0.75]], [[1, 1], [0, 0]])
+    0.25
+    """
+    if not isinstance(bins, int | np.integer) or bins < 1:
+        raise ConfigError(f"bins must be a whole number of at least 1, not {bins!r}")
+    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
+    known = labels >= 0
+    if not known.any():
+        return math.nan
+    values = probabilities[known].astype(np.float64)
+    bin_of_entry = np.digitize(values, np.linspace(0, 1, bins + 1)[1:-1])
+    # The sums of (probability - label) in a bin already carry its share of the entries.
+    gaps = np.bincount(bin_of_entry, weights=values - labels[known], minlength=bins)
+    return float(np.abs(gaps).sum() / values.size)
+
+
+def binary_metric(
+    name: str, scores: npt.ArrayLike, labels: npt.ArrayLike, thresholds: npt.ArrayLike = 0.5
+) -> FloatArray:
+    """Any binary metric of scikit-learn, by its function's name, [L] over the known entries.
+
+    A metric of scores or probabilities gets `scores` [N, L]; a metric of decisions gets
+    scores ≥ thresholds (a float or [L]). nan unless the label has both a known positive and a
+    known negative.
+
+    >>> binary_metric("matthews_corrcoef", [[0.9], [0.2], [0.1]], [[1], [0], [-1]])
+    array([1.])
+    """
+    metric, takes_scores = _binary_metric_function(name)
+    scores, labels = _checked(scores, labels)
+    # float64: scikit-learn would compute, and clip, in the precision it is given.
+    values = scores.astype(np.float64) if takes_scores else _decisions(scores, thresholds)
+
+    def measure(column: Array, column_labels: Array) -> float:
+        known = column_labels >= 0
+        if np.unique(column_labels[known]).size < 2:
+            return math.nan
+        return float(metric(column_labels[known], column[known]))
+
+    try:
+        return _per_label(measure, values, labels)
+    except ValueError as error:
+        raise DataError(f"{name} cannot use these scores: {error}") from error
+
+
+def frequency_groups(positives: npt.ArrayLike) -> dict[str, npt.NDArray[np.intp]]:
+    """Label indices in thirds by number of training positives [L]: head (most), middle, tail.
+
+    The order is stable; where L is not divisible by three the head, then the middle, is larger.
+
+    >>> frequency_groups([5, 90, 20])
+    {'head': array([1]), 'middle': array([2]), 'tail': array([0])}
+    """
+    counts, problems = _read(positives, "positives", dimensions=1)
+    if not problems and not np.all(np.isfinite(counts) & (counts >= 0)):
+        problems = ["positives must be counts: finite and not negative"]
+    raise_if(problems, DataError)
+    order = np.argsort(-counts.astype(np.float64), kind="stable")
+    return dict(zip(("head", "middle", "tail"), np.array_split(order, 3), strict=True))
+
+
+def mean_by_frequency(values: npt.ArrayLike, positives: npt.ArrayLike) -> dict[str, float]:
+    """Mean of `values` [L] in each of the `frequency_groups` of positives [L]; nan is skipped.
+
+    >>> mean_by_frequency([0.5, 1.0, float("nan")], [5, 90, 20])
+    {'head': 1.0, 'middle': nan, 'tail': 0.5}
+    """
+    groups = frequency_groups(positives)
+    numbers, problems = _read(values, "values", dimensions=1)
+    length = sum(map(len, groups.values()))
+    if not problems and len(numbers) != length:
+        problems = [f"{len(numbers)} values but {length} positives: give one of each a label"]
+    raise_if(problems, DataError)
+    return {name: _mean(numbers[indices]) for name, indices in groups.items()}
+
+
+def coverage(labels: npt.ArrayLike) -> Coverage:
+    """How many labels [N, L] can be scored, which are left out, and why.
+
+    A label is left out of AP for "no known label" or "no known positive". Those under "no known
+    negative" are scored, but have no AUROC. A label stands under one reason only.
+
+    >>> coverage([[1, 0, -1], [0, -1, -1]]).left_out["no known positive"]
+    [1]
+    """
+    table, problems = _read_labels(labels)
+    raise_if(problems, LabelError)
+    has_positive, has_negative = (table == 1).any(axis=0), (table == 0).any(axis=0)
+    reasons = {
+        "no known label": ~has_positive & ~has_negative,
+        "no known positive": ~has_positive & has_negative,
+        "no known negative": has_positive & ~has_negative,
+    }
+    known = int(np.sum(table >= 0))
+    return Coverage(
+        labels=table.shape[1],
+        labels_scored=int(has_positive.sum()),
+        left_out={reason: np.flatnonzero(which).tolist() for reason, which in reasons.items()},
+        known_entries=known,
+        share_known=float(_ratio(known, table.size, empty=math.nan)),
+    )
+
+
+def evaluate(
+    probabilities: npt.ArrayLike,
+    labels: npt.ArrayLike,
+    *,
+    train_positives: npt.ArrayLike | None = None,
+    thresholds: npt.ArrayLike | None = None,
+) -> dict[str, Any]:
+    """Every figure of a report from probabilities and labels [N, L], ready for JSON (nan: None).
+
+    CF1 and OF1 are taken at 0.5; with `thresholds` (a float or [L]) `CF1_at_thresholds` and
+    `OF1_at_thresholds` join them, with `train_positives` [L] `mAP_by_frequency` does.
+
+    >>> evaluate([[0.9, 0.2], [0.1, 0.3]], [[1, 0], [0, 0]])["AP"]
+    [1.0, None]
+    """
+    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
+    precisions, seen = average_precision(probabilities, labels), coverage(labels)
+    at_half = f1_scores(probabilities, labels)
+    result: dict[str, Any] = {
+        "mAP": _mean(precisions),
+        "labels_scored": seen.labels_scored,
+        "AP": precisions.tolist(),
+        "AUROC": _mean(area_under_roc(probabilities, labels)),
+        "CF1": at_half.CF1,
+        "OF1": at_half.OF1,
+        "calibration_error": calibration_error(probabilities, labels),
+        "coverage": asdict(seen),
+    }
+    if train_positives is not None:
+        result["mAP_by_frequency"] = mean_by_frequency(precisions, train_positives)
+    if thresholds is not None:
+        at_given = f1_scores(probabilities, labels, thresholds)
+        result |= {"CF1_at_thresholds": at_given.CF1, "OF1_at_thresholds": at_given.OF1}
+    return {key: _without_nan(value) for key, value in result.items()}
+
+
+def _per_label(measure: ColumnMeasure, values: Array, labels: Array) -> FloatArray:
+    columns = zip(values.T, labels.T, strict=True)
+    return np.array([measure(*column) for column in columns], dtype=np.float64)
+
+
+def _at_or_above(ordered: Array, cuts: Array) -> Array:
+    return ordered.size - np.searchsorted(ordered, cuts, side="left")
+
+
+def _column_average_precision(column: Array, labels: Array) -> float:
+    # Sorting values, not indices: positives that tie share one precision, so order is not needed.
+    positives, known = np.sort(column[labels == 1]), np.sort(column[labels >= 0])
+    return _mean(_at_or_above(positives, positives) / _at_or_above(known, positives))
+
+
+def _best_threshold(column: Array, labels: Array) -> float:
+    positives, known = np.sort(column[labels == 1]), np.sort(column[labels >= 0])
+    if not 0 < positives.size < known.size:
+        return 0.5
+    cuts = np.unique(known)[::-1]
+    f1 = 2 * _at_or_above(positives, cuts) / (_at_or_above(known, cuts) + positives.size)
+    best = int(np.argmax(f1))
+    upper = float(cuts[best])
+    lower = float(cuts[best + 1]) if best + 1 < cuts.size else 0.0
+    middle = (lower + upper) / 2
+    # Between two adjacent floats the middle rounds to one of them; the lower must stay out.
+    return middle if middle > lower else upper
+
+
+def _positives_above(other: int, scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
+    def measure(column: Array, column_labels: Array) -> float:
+        upper, lower = np.sort(column[column_labels == 1]), np.sort(column[column_labels == other])
+        below = np.searchsorted(lower, upper, side="left").sum()
+        not_above = np.searchsorted(lower, upper, side="right").sum()
+        return float(_ratio(below + not_above, 2 * upper.size * lower.size, empty=math.nan))
+
+    return _per_label(measure, *_checked(scores, labels))
+
+
+def _ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike, empty: float) -> FloatArray:
+    top, bottom = np.asarray(numerator, np.float64), np.asarray(denominator, np.float64)
+    return np.divide(top, bottom, out=np.full_like(bottom, empty), where=bottom > 0)
+
+
+def _mean(values: Array) -> float:
+    counted = values[~np.isnan(values)]
+    return float(counted.mean()) if counted.size else math.nan
+
+
+def _harmonic_mean(first: float, second: float) -> float:
+    return 0.0 if first + second == 0 else 2 * first * second / (first + second)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def _decisions(scores: Array, thresholds: npt.ArrayLike) -> Array:
+    try:
+        limits = np.asarray(thresholds, np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"thresholds must be numbers ({error})") from error
+    count = scores.shape[1]
+    if limits.shape not in {(), (count,)} or not np.isfinite(limits).all():
+        needed = f"one finite number or {count} of them, one a label"
+        raise ConfigError(f"thresholds must be {needed}; their shape is {limits.shape}")
+    # A whole row of float64: against a lone number NumPy would round the threshold to float32.
+    decided: Array = scores >= np.broadcast_to(limits, (count,))
+    return decided
+
+
+def _binary_metric_function(name: str) -> tuple[Callable[..., Any], bool]:
+    """The scikit-learn function, and whether it takes scores rather than decisions."""
+    import sklearn.metrics
+
+    takes_scores: dict[str, bool] = {}
+    for candidate, function in inspect.getmembers(sklearn.metrics, inspect.isfunction):
+        inputs = set(inspect.signature(function).parameters)
+        of_scores = bool(inputs & {"y_score", "y_proba", "y_prob", "pred_decision"})
+        of_decisions = bool(inputs & {"y_pred", "y2"})
+        if "regression" not in function.__module__ and (of_scores or of_decisions):
+            takes_scores[candidate] = of_scores or candidate in METRICS_OF_PROBABILITIES
+    if name not in takes_scores:
+        close = difflib.get_close_matches(str(name), takes_scores)
+        hint = f"did you mean {first_few(close)}?" if close else "f1_score is one, for example"
+        raise ConfigError(f"scikit-learn has no binary metric {name!r}: {hint}")
+    metric = getattr(sklearn.metrics, name)
+    try:
+        # Curves, matrices and metrics of whole rankings show only when they are called.
+        float(metric(np.array([0, 1, 1]), np.array([0, 1, 0])))
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{name} does not give one number a label ({error})") from error
+    return metric, takes_scores[name]
+
+
+def _read(values: npt.ArrayLike, name: str, dimensions: int = 2) -> tuple[Array, list[str]]:
+    """`values` as an array of numbers, or an empty one and what is wrong with it."""
+    empty = np.empty((0,) * dimensions)
+    try:
+        array = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        return empty, [f"{name} cannot become a NumPy array, pass one instead ({error})"]
+    if array.ndim != dimensions or array.dtype.kind not in "fiub":
+        shape = "[N, L]" if dimensions == 2 else "[L]"
+        found = f"{array.dtype} of shape {array.shape}"
+        return empty, [f"{name} must be numbers of shape {shape}, not {found}"]
+    return array, []
+
+
+def _read_labels(labels: npt.ArrayLike) -> tuple[Array, list[str]]:
+    table, problems = _read(labels, "labels")
+    wrong = (table != 1) & (table != 0) & (table != -1)
+    if not problems and wrong.any():
+        values = first_few(np.unique(table[wrong]).tolist())
+        problems = [f"labels must be 1, 0 or -1, not {values}: {_places(wrong)}"]
+    return table, problems
+
+
+def _places(wrong: Array) -> str:
+    return f"at [row, column] {first_few(np.argwhere(wrong).tolist())}"
+
+
+def _checked(
+    scores: npt.ArrayLike, labels: npt.ArrayLike, *, of_probabilities: bool = False
+) -> tuple[Array, Array]:
+    """Both as arrays [N, L], or an error that lists all that is wrong with either."""
+    name = "probabilities" if of_probabilities else "scores"
+    values, problems = _read(scores, name)
+    table, label_problems = _read_labels(labels)
+    labels_readable = table.size > 0 or not label_problems
+    if not problems and labels_readable and values.shape != table.shape:
+        problems.append(f"{name} have shape {values.shape} but labels {table.shape}")
+    finite = np.isfinite(values)
+    if not finite.all():
+        problems.append(f"{name} must be finite: {_places(~finite)}")
+    outside = finite & ((values < 0) | (values > 1))
+    if of_probabilities and outside.any():
+        problems.append(f"{name} must lie between 0 and 1: {_places(outside)}")
+    raise_if(problems + label_problems, DataError if problems else LabelError)
+    return values, table

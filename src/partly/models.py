@@ -1,0 +1,143 @@
+"""Models: a backbone and one linear layer.
+
+What enters: the name of a backbone and what it looks at. What leaves: an `nn.Module` from inputs to
+logits [B, L], its last bias at the class priors.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partly.errors import ConfigError, DataError, first_few
+
+
+class Classifier(nn.Module):
+    """A backbone and the head that turns its features into logits."""
+
+    def __init__(self, backbone: nn.Module, features: int, labels: int) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = nn.Linear(features, labels)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.backbone(inputs))
+
+
+class Standardise(nn.Module):
+    """(x - mean) / deviation of each feature, taken from the training data and saved with it."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(features))
+        self.register_buffer("deviation", torch.ones(features))
+
+    def fit(self, features: np.ndarray) -> None:
+        spread = features.std(axis=0, dtype=np.float64)
+        spread[spread < 1e-12] = 1.0  # a constant feature stays constant, not infinite
+        self.mean.copy_(torch.from_numpy(features.mean(axis=0, dtype=np.float64)))
+        self.deviation.copy_(torch.from_numpy(spread))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (inputs - self.mean) / self.deviation
+
+
+def small_network(width: int = 32) -> nn.Sequential:
+    """Four convolution blocks for small pictures, `8·width` features: a minute on a CPU."""
+    layers: list[nn.Module] = []
+    channels = 3
+    for block in range(4):
+        wider = width * 2**block
+        layers += [nn.Conv2d(channels, wider, 3, padding=1, bias=False), nn.BatchNorm2d(wider)]
+        layers += [nn.ReLU(inplace=True), nn.MaxPool2d(2)]
+        channels = wider
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def hidden_layer(features: int, hidden: int) -> nn.Sequential:
+    """Standardised features, one hidden layer, dropout ½."""
+    return nn.Sequential(
+        Standardise(features), nn.Linear(features, hidden), nn.ReLU(), nn.Dropout(0.5)
+    )
+
+
+def build(backbone: str, labels: int, features: int | None = None) -> Classifier:
+    """The model for L labels.
+
+    On features: `linear`, or `mlp:768` with a hidden layer. On images: `small`, or any timm name.
+    """
+    kind, _, size = backbone.partition(":")
+    on_features = kind in ("linear", "mlp")
+    if on_features != (features is not None):
+        wanted = "feature rows" if on_features else "images"
+        given = "images" if features is None else "feature rows"
+        raise ConfigError(f"backbone '{backbone}' looks at {wanted}, but the data has {given}")
+    if features is not None and kind == "linear":
+        return Classifier(Standardise(features), features, labels)
+    if features is not None:
+        hidden = int(size) if size.isdigit() else 768
+        return Classifier(hidden_layer(features, hidden), hidden, labels)
+    if kind == "small":
+        width = int(size) if size.isdigit() else 32
+        return Classifier(small_network(width), 8 * width, labels)
+    return _from_timm(backbone, labels)
+
+
+def _from_timm(name: str, labels: int) -> Classifier:
+    import timm
+
+    if not timm.is_model(name):
+        close = timm.list_models(f"*{name}*")
+        hint = f"; close names: {first_few(close)}" if close else ""
+        raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
+    backbone = timm.create_model(name, num_classes=0)
+    with torch.no_grad():
+        backbone.eval()
+        features = backbone(torch.zeros(1, 3, 224, 224)).shape[-1]
+    return Classifier(backbone.train(), features, labels)
+
+
+def load_weights(model: Classifier, path: str | Path) -> int:
+    """Read backbone weights from a safetensors file or a plain state dict; how many fitted.
+
+    Tensors of another name or shape (an ImageNet head) stay out; a file of which nothing fits is an
+    error.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"no weights at {path}")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            state: dict[str, Any] = load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise DataError(f"cannot read weights from {path}: {error}") from None
+    own = model.backbone.state_dict()
+    fitting = {
+        name: tensor
+        for name, tensor in state.get("state_dict", state).items()
+        if name in own and getattr(tensor, "shape", None) == own[name].shape
+    }
+    if not fitting:
+        raise DataError(f"none of the {len(state)} tensors in {path} fits the backbone")
+    model.backbone.load_state_dict(fitting, strict=False)
+    return len(fitting)
+
+
+def prepare(model: Classifier, priors: np.ndarray, features: np.ndarray | None) -> None:
+    """Start at what is known before training: class priors in the bias, the features' scale."""
+    with torch.no_grad():
+        model.head.weight.zero_() if features is not None else model.head.weight.mul_(0.1)
+        model.head.bias.copy_(torch.logit(torch.from_numpy(priors)))
+    if features is not None:
+        for module in model.modules():
+            if isinstance(module, Standardise):
+                module.fit(features)

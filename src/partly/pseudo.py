@@ -1,0 +1,133 @@
+"""Pseudo-labels: what is believed about the unknown labels.
+
+What enters: the model's logits of a batch. What leaves: targets ỹ in [0, 1] for its unknown
+entries, kept from one visit of an image to the next. Letters: N images, L labels, B in a batch.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partly.errors import ConfigError
+from partly.labels import UNKNOWN, LabelTable
+from partly.metrics import average_precision
+
+UPDATES = ("posterior", "prediction")
+
+
+class PseudoLabels:
+    """A store of N×L pseudo-labels in one or two bytes each.
+
+    start: one number (the paper: 0.5) or one a label (class priors).
+    momentum: the share of the old value an update keeps (the paper: 0).
+    dtype: "float16", or "uint8" (steps of 1/255).
+    """
+
+    def __init__(
+        self,
+        images: int,
+        labels: int,
+        *,
+        start: float | np.ndarray = 0.5,
+        momentum: float = 0.0,
+        dtype: str = "float16",
+        device: torch.device | str = "cpu",
+    ) -> None:
+        if dtype not in ("float16", "uint8"):
+            raise ConfigError(f"pseudo-labels are stored as float16 or uint8, not '{dtype}'")
+        if not 0 <= momentum < 1:
+            raise ConfigError(f"momentum lies in [0, 1), not {momentum}")
+        self.momentum = momentum
+        self.scale = 255 if dtype == "uint8" else 1
+        first = torch.as_tensor(start, dtype=torch.float32).expand(labels)
+        self.values = self._pack(first.to(device)).expand(images, labels).clone()
+
+    def get(self, rows: Tensor) -> Tensor:
+        """ỹ of these images, float32 [B, L]."""
+        return self.values[rows].float() / self.scale
+
+    def update(self, rows: Tensor, values: Tensor, which: Tensor | None = None) -> None:
+        """ỹ ← momentum·ỹ + (1-momentum)·values, where `which` [B, L] is true (everywhere if None).
+
+        A value that is not finite is left out: a diverged step must not spoil the store.
+        """
+        old = self.get(rows)
+        new = self.momentum * old + (1 - self.momentum) * values.detach().float()
+        fresh = torch.isfinite(new) if which is None else torch.isfinite(new) & which
+        self.values[rows] = self._pack(torch.where(fresh, new, old))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {"values": self.values}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take the values of a checkpoint."""
+        self.values.copy_(state["values"])
+
+    def _pack(self, values: Tensor) -> Tensor:
+        if self.scale == 1:
+            return values.half()
+        return (values * self.scale).round().to(torch.uint8)
+
+
+def posterior(
+    logits: Tensor,
+    *,
+    c_positive: float,
+    c_negative: float,
+    alpha: Tensor | float = 1.0,
+    beta: Tensor | float = 1.0,
+    weight_known: float = 1.0,
+    weight_unknown: float = 1.0,
+) -> Tensor:
+    """The probability that an unknown entry is positive, from a model that was fitted with it.
+
+    Such a model is tilted by the loss's weights and by the annotation itself:
+
+        logit ŷ = logit π + log(α/β) + log[(c₊w_k + (1-c₊)w_u) / (c₋w_k + (1-c₋)w_u)]
+        logit ỹ = logit π + log[(1-c₊) / (1-c₋)]
+
+    with π = P(y = 1 | x), c₊ and c₋ the chance that a positive, a negative is annotated, w_k and
+    w_u the weight of one known, one unknown entry. The first tilt is taken off, the second put on.
+    """
+    known, unknown = weight_known, weight_unknown
+    fitted = (c_positive * known + (1 - c_positive) * unknown) / (
+        c_negative * known + (1 - c_negative) * unknown
+    )
+    unlabelled = max(1 - c_positive, 1e-6) / max(1 - c_negative, 1e-6)
+    imbalance = torch.log(torch.as_tensor(alpha / beta, device=logits.device))
+    return torch.sigmoid(logits.detach().float() - imbalance + math.log(unlabelled / fitted))
+
+
+def audit(values: np.ndarray, known: LabelTable, truth: LabelTable) -> dict[str, Any]:
+    """How good pseudo-labels [N, L] are where a study has hidden the truth.
+
+    Per label and overall, over entries unknown in `known` but known in `truth`: average precision,
+    mean absolute error, mean pseudo-label and true share of positives.
+    """
+    answers = np.where(known.dense() == UNKNOWN, truth.dense(), np.int8(UNKNOWN))
+    hidden = answers != UNKNOWN
+    if not hidden.any():
+        return {"hidden_entries": 0}
+    counts = np.maximum(hidden.sum(axis=0), 1)
+    error = np.where(hidden, np.abs(values - answers), 0).sum(axis=0) / counts
+    believed = np.where(hidden, values, 0).sum(axis=0) / counts
+    true_share = (answers == 1).sum(axis=0) / counts
+    precision = average_precision(values, answers)
+    scored = np.isfinite(precision)
+    return {
+        "hidden_entries": int(hidden.sum()),
+        "mAP": float(precision[scored].mean()) if scored.any() else None,
+        "mean_absolute_error": float(np.abs(values - answers)[hidden].mean()),
+        "mean_pseudo_label": float(values[hidden].mean()),
+        "share_positive": float((answers[hidden] == 1).mean()),
+        "by_label": {
+            "average_precision": [float(v) if np.isfinite(v) else None for v in precision],
+            "mean_absolute_error": error.tolist(),
+            "mean_pseudo_label": believed.tolist(),
+            "share_positive": true_share.tolist(),
+        },
+    }

@@ -1,0 +1,166 @@
+"""A run's folder: what training leaves behind and others read.
+
+config.json        every option, the labels, their hash, versions of what was used
+metrics.jsonl      one line an epoch
+audit.jsonl        one line an epoch: how good the pseudo-labels are, per label (studies only)
+checkpoint.pt      everything needed to go on after a crash
+model.safetensors  the weights of the chosen epoch
+thresholds.json    one decision threshold a label
+evaluation.json    every metric on the test part
+report.html        the same as a page
+"""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partly import checkpoint, methods, models
+from partly.data import open_inputs, split_into_chunks
+from partly.errors import DataError, RunError
+from partly.labels import LabelTable
+
+CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
+CHECKPOINT, WEIGHTS = "checkpoint.pt", "model.safetensors"
+THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise DataError(f"device '{name}' was asked for, but there is no GPU here; use cpu or auto")
+    return torch.device(name)
+
+
+def versions() -> dict[str, str]:
+    """Versions of what a result depends on."""
+    packages = ("partly", "torch", "numpy", "timm")
+    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except Exception:  # run from a source folder that was never installed
+        return "not installed"
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """One line of JSON at the end of a file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a JSON Lines file, if it is there, up to a line that a crash cut off."""
+    if not path.exists():
+        return []
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def keep_lines(path: Path, epochs: int) -> None:
+    """Drop the records of epochs that a resumed run will write again."""
+    if path.exists():
+        kept = [record for record in read_lines(path) if record["epoch"] <= epochs]
+        checkpoint.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+    """The weights of the chosen epoch, whole or not at all."""
+    from safetensors.torch import save_file
+
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    checkpoint.write_atomically(folder / WEIGHTS, lambda place: save_file(tensors, place))
+
+
+def read_weights(folder: Path) -> dict[str, Tensor] | None:
+    """The weights of the chosen epoch; None before there are any."""
+    from safetensors.torch import load_file
+
+    if not (folder / WEIGHTS).is_file():
+        return None
+    try:
+        return load_file(folder / WEIGHTS)
+    except Exception as error:
+        raise RunError(f"cannot read {folder / WEIGHTS}: {error}") from None
+
+
+@dataclass
+class Predictor:
+    """A trained model with what is needed to use it."""
+
+    model: torch.nn.Module
+    method: methods.Method
+    names: tuple[str, ...]
+    config: dict[str, Any]
+    device: torch.device
+    thresholds: np.ndarray | None = None
+
+    def logits(self, table: LabelTable) -> np.ndarray:
+        """Logits [N, L] of a table's images or features."""
+        wanted = self.config.get("features")
+        given = None if table.features is None else table.features.shape[1]
+        if wanted != given:
+            raise DataError(
+                f"the model looks at {_looks_at(wanted)}, but the data has {_looks_at(given)}"
+            )
+        inputs = open_inputs(
+            table, self.device, size=self.config["image_size"], workers=self.config["workers"]
+        )
+        chunks = split_into_chunks(np.arange(len(table)), max(self.config["batch_size"], 256))
+        self.model.eval()
+        with torch.inference_mode():
+            blocks = [self.model(batch).float().cpu() for _, batch in inputs.batches(chunks)]
+        return torch.cat(blocks).numpy()
+
+    def probabilities(self, table: LabelTable) -> np.ndarray:
+        """P(label) [N, L] of a table's images or features."""
+        return self.to_probabilities(torch.from_numpy(self.logits(table)))
+
+    def to_probabilities(self, logits: Tensor) -> np.ndarray:
+        return self.method.probability(logits).numpy()
+
+
+def _looks_at(features: int | None) -> str:
+    return "images" if features is None else f"{features} features a row"
+
+
+def load(folder: str | Path, device: str = "auto") -> Predictor:
+    """The trained model of a run's folder."""
+    folder = Path(folder)
+    if not (folder / CONFIG).is_file():
+        raise RunError(f"{folder} is not a run: it has no {CONFIG}")
+    weights = read_weights(folder)
+    if weights is None:
+        raise RunError(f"the run in {folder} is not finished: continue it with --resume")
+    config = checkpoint.read_json(folder / CONFIG)
+    chosen = choose_device(device)
+    model = models.build(config["backbone"], len(config["labels"]), config["features"])
+    model.load_state_dict(weights)
+    thresholds = None
+    if (folder / THRESHOLDS).is_file():
+        stored = checkpoint.read_json(folder / THRESHOLDS)
+        thresholds = np.array([stored[name] for name in config["labels"]])
+    return Predictor(
+        model=model.to(chosen),
+        method=methods.get(config["method"]),
+        names=tuple(config["labels"]),
+        config=config,
+        device=chosen,
+        thresholds=thresholds,
+    )

@@ -1,0 +1,466 @@
+"""The training loop.
+
+What enters: a label table, a `Config` and, if it shall be kept, a folder. What leaves: a
+`Predictor` (the trained model) and the folder's files (`runs.py`). Read `train` from top to bottom: it is the
+whole story; everything it calls is below it or in a room above.
+
+    partly train data.csv --out run            start
+    partly train data.csv --out run --resume   go on after a crash, to the same end
+"""
+
+import copy
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partly import checkpoint, draws, methods, metrics, models, propensity, pseudo, runs
+from partly.data import Inputs, open_inputs, split_into_chunks
+from partly.errors import ConfigError, PartlyError, RunError, raise_if
+from partly.labels import LabelTable, check_trainable
+from partly.progress import Progress
+from partly.schedules import learning_rate_factor
+
+OPTIMISERS = ("adam", "adamw", "sgd")
+SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every choice of a training. What is None is chosen from the data and written down."""
+
+    method: str = "partly"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    epochs: int = 12
+    batch_size: int | None = None  # None: 2048 feature rows, 64 images
+    learning_rate: float | None = None  # None: 1e-2 for a linear head on features, else 1e-3
+    head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
+    optimiser: str = "adam"
+    weight_decay: float = 0.0
+    warmup: float = 0.05  # share of all steps
+    schedule: str = "cosine"
+    clip: float = 0.0  # largest norm of the gradient; 0 is off
+    ema: float = 0.0  # decay of the moving average of weights; 0 is off
+    amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
+    backbone: str | None = None  # None: linear on features, resnet50 on images
+    weights: str | None = None
+    image_size: int = 448
+    expected_positives: float | None = None  # per image, where the user knows it
+    hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
+    checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
+    seed: int = 0
+    workers: int = 0
+    device: str = "auto"
+
+    def problems(self) -> Iterator[str]:
+        """Everything that is wrong with these choices."""
+        try:
+            methods.get(self.method).check(self.options)
+        except PartlyError as error:
+            yield from error.problems
+        for name in ("epochs", "batch_size", "learning_rate", "image_size", "head_factor"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                yield f"{name.replace('_', ' ')} must be above 0, not {value}"
+        for name in ("warmup", "ema", "hold_out"):
+            if not 0 <= getattr(self, name) < 1:
+                yield f"{name.replace('_', ' ')} must lie in [0, 1), not {getattr(self, name)}"
+        for name, allowed in (
+            ("optimiser", OPTIMISERS),
+            ("schedule", ("cosine", "constant")),
+            ("amp", ("auto", "on", "off")),
+        ):
+            if getattr(self, name) not in allowed:
+                yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
+
+    def complete(self, table: LabelTable) -> "Config":
+        """The same with every None that depends on the kind of data filled in."""
+        on_features = table.features is not None
+        backbone = self.backbone or ("linear" if on_features else "resnet50")
+        return replace(
+            self,
+            backbone=backbone,
+            batch_size=self.batch_size or (2048 if on_features else 64),
+            learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
+        )
+
+
+def train(
+    table: LabelTable,
+    config: Config,
+    out: str | Path | None = None,
+    *,
+    validation: LabelTable | None = None,
+    truth: LabelTable | None = None,
+    resume: bool = False,
+    quiet: bool = False,
+) -> runs.Predictor:
+    """Train on `table` and return the model of the chosen epoch.
+
+    validation: images whose labels are known, to choose the epoch. Without it a share
+    (`config.hold_out`) of the training images is set aside and judged by its known labels only; a
+    share of 0 keeps the last epoch.
+    truth: the labels a study has hidden, for an audit of the pseudo-labels; never trained on.
+    """
+    check_trainable(table)
+    config = config.complete(table)
+    raise_if(config.problems(), ConfigError)
+    folder = None if out is None else Path(out)
+    record = describe(table, config)
+    if folder is not None and resume and (folder / runs.CONFIG).exists():
+        check_same(folder, record)
+    elif folder is not None and (folder / runs.CONFIG).exists():
+        raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+
+    if validation is None and config.hold_out > 0:
+        table, validation, truth = hold_out(table, truth, config)
+    state = start(table, config)
+    judge = open_judge(validation, state)
+    if folder is not None:
+        checkpoint.make_folder(folder)
+        if resume and (folder / runs.CHECKPOINT).exists():
+            state.load(checkpoint.load(folder / runs.CHECKPOINT, state.device))
+            state.best_weights = runs.read_weights(folder)
+        for lines in (runs.METRICS, runs.AUDIT):
+            runs.keep_lines(folder / lines, state.epoch - 1)
+        checkpoint.write_json(folder / runs.CONFIG, record)
+    save = partial(save_checkpoint, folder, state)
+
+    with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
+        progress.say(f"{config.method} on {table!r}; {state.training.propensity.source}")
+        while state.epoch <= config.epochs:
+            began, first = time.monotonic(), state.step % state.steps_per_epoch
+            state.model.train()
+            for rows, inputs in state.batches():
+                loss = take_step(state, rows, inputs)
+                progress.step(loss)
+                if config.checkpoint_steps and state.step % config.checkpoint_steps == 0:
+                    save()
+            metric = finish_epoch(state, time.monotonic() - began, first)
+            if judge is not None:
+                keep_if_best(state, metric, judge, folder)
+            if folder is not None:
+                runs.append_line(folder / runs.METRICS, metric)
+                audit_pseudo_labels(state, truth, folder, metric["epoch"])
+            save()
+            progress.epoch(metric, config.epochs)
+    return finish(state, record, judge, folder)
+
+
+# --- one step ------------------------------------------------------------------------------------
+
+
+@dataclass
+class State:
+    """Everything that changes while training, and so everything a checkpoint holds."""
+
+    config: Config
+    training: methods.Training
+    step_loss: methods.Step
+    model: models.Classifier
+    average: models.Classifier | None  # the exponential moving average of the weights
+    optimisers: list[torch.optim.Optimizer]
+    inputs: Inputs
+    device: torch.device
+    steps_per_epoch: int
+    epoch: int = 1  # the epoch that runs or comes next
+    step: int = 0  # steps taken in all
+    loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
+    best_score: float = -1.0
+    best_epoch: int = 0
+    best_weights: dict[str, Tensor] | None = None  # also in the folder, so not in the checkpoint
+
+    @property
+    def method(self) -> methods.Method:
+        return methods.get(self.config.method)
+
+    @property
+    def judged(self) -> models.Classifier:
+        """The weights that are evaluated and kept."""
+        return self.model if self.average is None else self.average
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is left of this epoch: its order is a function of (seed, epoch)."""
+        assert self.config.batch_size is not None
+        rows = draws.order(self.config.seed, self.epoch, len(self.training.table))
+        chunks = split_into_chunks(rows, self.config.batch_size)
+        return self.inputs.batches(chunks[self.step % self.steps_per_epoch :], self.epoch)
+
+    def dump(self) -> dict[str, Any]:
+        """The state as tensors and plain values."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss_sum": self.loss_sum,
+            "best_score": self.best_score,
+            "best_epoch": self.best_epoch,
+            "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "stores": {name: store.state_dict() for name, store in self.training.stores.items()},
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
+        }
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `dump`."""
+        for name in ("epoch", "step", "loss_sum", "best_score", "best_epoch"):
+            setattr(self, name, saved[name])
+        self.model.load_state_dict(saved["model"])
+        if self.average is not None:
+            self.average.load_state_dict(saved["average"])
+        for optimiser, content in zip(self.optimisers, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(content)
+        for name, store in self.training.stores.items():
+            store.load_state_dict(saved["stores"][name])
+        torch.set_rng_state(saved["random"].cpu())
+        if self.device.type == "cuda":
+            torch.cuda.set_rng_state(saved["random_cuda"].cpu())
+
+
+def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
+    """Forward, loss, backward, update; returns the loss without waiting for it."""
+    labels = torch.from_numpy(state.training.table.dense(rows.cpu().numpy())).to(state.device)
+    set_learning_rates(state)
+    with precision(state):
+        logits = state.model(inputs)
+    loss = state.step_loss(logits.float(), methods.Batch(rows, labels, state.epoch))
+    for optimiser in state.optimisers:
+        optimiser.zero_grad(set_to_none=True)
+    loss.backward()
+    if state.config.clip:
+        nn.utils.clip_grad_norm_(state.model.parameters(), state.config.clip)
+    for optimiser in state.optimisers:
+        optimiser.step()
+    state.step += 1
+    state.loss_sum += loss.detach()
+    if state.average is not None:
+        move_average(state.average, state.model, state.config.ema, state.step)
+    return loss.detach()
+
+
+def set_learning_rates(state: State) -> None:
+    """Warm-up and cosine, for the model and for whatever a method trains beside it."""
+    steps = state.config.epochs * state.steps_per_epoch
+    factor = learning_rate_factor(state.step, steps, state.config.warmup, state.config.schedule)
+    for optimiser in state.optimisers:
+        for group in optimiser.param_groups:
+            group["lr"] = group["base_lr"] * factor
+
+
+def precision(state: State) -> AbstractContextManager[Any]:
+    """Mixed precision in bfloat16, where it is asked for or comes for free."""
+    amp, kind = state.config.amp, state.device.type
+    if amp == "on" or (amp == "auto" and kind == "cuda" and torch.cuda.is_bf16_supported()):
+        return torch.autocast(kind, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+@torch.no_grad()
+def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) -> None:
+    """average ← decay·average + (1-decay)·weights, faster at first; buffers are copied."""
+    pull = 1 - min(decay, (1 + step) / (10 + step))
+    for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+        mean.lerp_(weight, pull)
+    for old, new in zip(average.buffers(), model.buffers(), strict=True):
+        old.copy_(new)
+
+
+# --- before and after ----------------------------------------------------------------------------
+
+
+def start(table: LabelTable, config: Config) -> State:
+    """Model, optimisers, inputs and the method's step, all from the seed."""
+    assert config.backbone is not None
+    assert config.batch_size is not None
+    device = runs.choose_device(config.device)
+    torch.manual_seed(config.seed)
+    facts = propensity.estimate(table, config.expected_positives)
+    training = methods.Training(table, facts, config.epochs, config.seed, device)
+    step_loss = methods.get(config.method).start(training, config.options)
+    features = None if table.features is None else table.features.shape[1]
+    model = models.build(config.backbone, len(table.names), features)
+    if config.weights is not None:
+        models.load_weights(model, config.weights)
+    models.prepare(model, facts.priors, table.features)
+    model = model.to(device)
+    inputs = open_inputs(
+        table, device, size=config.image_size, seed=config.seed, workers=config.workers
+    )
+    return State(
+        config=config,
+        training=training,
+        step_loss=step_loss,
+        model=model,
+        average=copy.deepcopy(model) if config.ema else None,
+        optimisers=make_optimisers(model, training.estimates, config),
+        inputs=inputs,
+        device=device,
+        steps_per_epoch=len(split_into_chunks(np.arange(len(table)), config.batch_size)),
+        loss_sum=torch.zeros((), device=device),
+    )
+
+
+def make_optimisers(
+    model: models.Classifier, estimates: nn.Embedding | None, config: Config
+) -> list[torch.optim.Optimizer]:
+    """One for the model; a second, 10 times as fast, for ROLE's estimates where there are any."""
+    rate = config.learning_rate
+    assert rate is not None
+    groups = [
+        {"params": list(model.backbone.parameters()), "base_lr": rate},
+        {"params": list(model.head.parameters()), "base_lr": rate * config.head_factor},
+    ]
+    groups = [group for group in groups if group["params"]]
+    decay = config.weight_decay
+    optimiser: torch.optim.Optimizer
+    if config.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
+    else:
+        kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
+        optimiser = kind(groups, lr=rate, weight_decay=decay, fused=True)
+    if estimates is None:
+        return [optimiser]
+    own = [{"params": list(estimates.parameters()), "base_lr": 10 * rate}]
+    return [optimiser, torch.optim.SparseAdam(own, lr=10 * rate)]
+
+
+def hold_out(
+    table: LabelTable, truth: LabelTable | None, config: Config
+) -> tuple[LabelTable, LabelTable | None, LabelTable | None]:
+    """(train, validation, truth of train). Too few images to judge by stay in the training set."""
+    rows = np.arange(len(table))
+    draw = draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, np.zeros(1, dtype=np.int64))
+    aside = draw < config.hold_out
+    kept_truth = None if truth is None else truth.take(rows[~aside])
+    if aside.sum() < SMALLEST_HOLD_OUT:
+        return table, None, truth
+    return table.take(rows[~aside]), table.take(rows[aside]), kept_truth
+
+
+@dataclass
+class Judge:
+    """Scores an epoch on held-out images, by their known labels only."""
+
+    predictor: runs.Predictor
+    table: LabelTable
+    labels: np.ndarray
+
+    def logits(self) -> np.ndarray:
+        return self.predictor.logits(self.table)
+
+
+def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
+    """None where there is nothing to judge by: then the last epoch is kept."""
+    if validation is None:
+        return None
+    table = validation.reorder(state.training.table.names, "the validation part")
+    return Judge(predictor(state, describe(table, state.config)), table, table.dense())
+
+
+def keep_if_best(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
+    """Score this epoch and, if it is the best so far, keep its weights."""
+    score, criterion = metrics.select_score(judge.logits(), judge.labels)
+    metric["validation_score"], metric["criterion"] = score, criterion
+    if np.isfinite(score) and score > state.best_score:
+        state.best_score, state.best_epoch = score, metric["epoch"]
+        state.best_weights = copy.deepcopy(state.judged.state_dict())
+        if folder is not None:
+            runs.write_weights(folder, state.best_weights)
+
+
+def finish_epoch(state: State, seconds: float, first: int) -> dict[str, Any]:
+    """The epoch's record; `first` is the step it was entered at, above 0 after a crash."""
+    loss = float(state.loss_sum) / state.steps_per_epoch
+    if not np.isfinite(loss):
+        raise RunError(
+            f"the loss is not finite in epoch {state.epoch}: lower the learning rate "
+            f"(it is {state.config.learning_rate:g}) or clip the gradient"
+        )
+    share = 1 - first / state.steps_per_epoch
+    metric = {
+        "epoch": state.epoch,
+        "loss": loss,
+        "learning_rate": state.optimisers[0].param_groups[0]["lr"],
+        "images_per_second": share * len(state.training.table) / max(seconds, 1e-9),
+    }
+    state.epoch += 1
+    state.loss_sum.zero_()
+    return metric
+
+
+def save_checkpoint(folder: Path | None, state: State) -> None:
+    """Everything needed to go on, whole or not at all."""
+    if folder is not None:
+        checkpoint.save(folder / runs.CHECKPOINT, state.dump())
+
+
+def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, epoch: int) -> None:
+    """Write down how good the pseudo-labels are, where a study knows the truth."""
+    store = state.training.stores.get("pseudo_labels")
+    if truth is None or not isinstance(store, pseudo.PseudoLabels):
+        return
+    table = state.training.table
+    values = store.get(torch.arange(len(table), device=state.device)).cpu().numpy()
+    record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
+    runs.append_line(folder / runs.AUDIT, record)
+
+
+def finish(
+    state: State, record: dict[str, Any], judge: Judge | None, folder: Path | None
+) -> runs.Predictor:
+    """Put the chosen weights in place, fit thresholds, write what is left to write."""
+    if state.best_weights is not None:
+        state.judged.load_state_dict(state.best_weights)
+    result = predictor(state, record)
+    if judge is not None:
+        probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
+        result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
+    if folder is not None:
+        runs.write_weights(folder, state.judged.state_dict())
+        if result.thresholds is not None:
+            chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
+            checkpoint.write_json(folder / runs.THRESHOLDS, chosen)
+    return result
+
+
+def predictor(state: State, record: dict[str, Any]) -> runs.Predictor:
+    """The weights under training, ready for use."""
+    names = state.training.table.names
+    return runs.Predictor(state.judged, state.method, names, record, state.device)
+
+
+def describe(table: LabelTable, config: Config) -> dict[str, Any]:
+    """What `config.json` holds."""
+    return {
+        **asdict(config),
+        "images": len(table),
+        "features": None if table.features is None else table.features.shape[1],
+        "labels": list(table.names),
+        "label_hash": table.content_hash,
+        "versions": runs.versions(),
+    }
+
+
+# What may change between a run and its continuation without changing its result.
+FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps")
+
+
+def check_same(folder: Path, record: dict[str, Any]) -> None:
+    """A run can only go on with the choices and labels it began with."""
+    began = checkpoint.read_json(folder / runs.CONFIG)
+    raise_if(
+        (
+            f"cannot resume {folder}: {name} was {began.get(name)!r}, now it is {record[name]!r}"
+            for name in record
+            if name not in FREE_ON_RESUME and began.get(name) != record[name]
+        ),
+        RunError,
+    )
