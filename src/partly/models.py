@@ -38,7 +38,7 @@ class Standardise(nn.Module):
         self.register_buffer("deviation", torch.ones(features))
 
     def fit(self, features: np.ndarray) -> None:
-        spread = features.std(axis=0, dtype=np.float64)
+        spread = np.asarray(features.std(axis=0, dtype=np.float64))
         spread[spread < 1e-12] = 1.0  # a constant feature stays constant, not infinite
         self.mean.copy_(torch.from_numpy(features.mean(axis=0, dtype=np.float64)))
         self.deviation.copy_(torch.from_numpy(spread))
@@ -132,12 +132,16 @@ def load_weights(model: Classifier, path: str | Path) -> int:
     return len(fitting)
 
 
-def prepare(model: Classifier, priors: np.ndarray, features: np.ndarray | None) -> None:
-    """Start at what is known before training: class priors in the bias, the features' scale."""
-    with torch.no_grad():
-        model.head.weight.zero_() if features is not None else model.head.weight.mul_(0.1)
-        model.head.bias.copy_(torch.logit(torch.from_numpy(priors)))
+def prepare(model: Classifier, features: np.ndarray | None, priors: np.ndarray | None) -> None:
+    """Start at what is known before training: the features' scale, and the class priors.
+
+    With priors the head predicts them for every image; without, it keeps its random start.
+    """
     if features is not None:
         for module in model.modules():
             if isinstance(module, Standardise):
                 module.fit(features)
+    if priors is not None:
+        with torch.no_grad():
+            model.head.weight.zero_()
+            model.head.bias.copy_(torch.logit(torch.from_numpy(priors)))

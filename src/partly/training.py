@@ -1,8 +1,8 @@
 """The training loop.
 
 What enters: a label table, a `Config` and, if it shall be kept, a folder. What leaves: a
-`Predictor` (the trained model) and the folder's files (`runs.py`). Read `train` from top to bottom: it is the
-whole story; everything it calls is below it or in a room above.
+`Predictor` (the trained model) and the folder's files (`runs.py`). Read `train` from top to bottom:
+it is the whole story; everything it calls is below it or in a room above.
 
     partly train data.csv --out run            start
     partly train data.csv --out run --resume   go on after a crash, to the same end
@@ -39,12 +39,12 @@ class Config:
     method: str = "partly"
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     epochs: int = 12
-    batch_size: int | None = None  # None: 2048 feature rows, 64 images
-    learning_rate: float | None = None  # None: 1e-2 for a linear head on features, else 1e-3
+    batch_size: int | None = None  # None: 1024 feature rows, 64 images
+    learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
     head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
     optimiser: str = "adam"
     weight_decay: float = 0.0
-    warmup: float = 0.05  # share of all steps
+    warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
     schedule: str = "cosine"
     clip: float = 0.0  # largest norm of the gradient; 0 is off
     ema: float = 0.0  # decay of the moving average of weights; 0 is off
@@ -52,6 +52,8 @@ class Config:
     backbone: str | None = None  # None: linear on features, resnet50 on images
     weights: str | None = None
     image_size: int = 448
+    standardise: bool = True  # scale each feature by its mean and deviation
+    start: str = "prior"  # the head begins at the class priors, or at random: plain
     expected_positives: float | None = None  # per image, where the user knows it
     hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
     checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
@@ -70,12 +72,13 @@ class Config:
             if value is not None and not value > 0:
                 yield f"{name.replace('_', ' ')} must be above 0, not {value}"
         for name in ("warmup", "ema", "hold_out"):
-            if not 0 <= getattr(self, name) < 1:
+            if not 0 <= (getattr(self, name) or 0) < 1:
                 yield f"{name.replace('_', ' ')} must lie in [0, 1), not {getattr(self, name)}"
         for name, allowed in (
             ("optimiser", OPTIMISERS),
             ("schedule", ("cosine", "constant")),
             ("amp", ("auto", "on", "off")),
+            ("start", ("prior", "plain")),
         ):
             if getattr(self, name) not in allowed:
                 yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
@@ -87,8 +90,9 @@ class Config:
         return replace(
             self,
             backbone=backbone,
-            batch_size=self.batch_size or (2048 if on_features else 64),
+            batch_size=self.batch_size or (1024 if on_features else 64),
             learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
+            warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
         )
 
 
@@ -101,6 +105,7 @@ def train(
     truth: LabelTable | None = None,
     resume: bool = False,
     quiet: bool = False,
+    notes: Mapping[str, Any] | None = None,
 ) -> runs.Predictor:
     """Train on `table` and return the model of the chosen epoch.
 
@@ -108,12 +113,13 @@ def train(
     (`config.hold_out`) of the training images is set aside and judged by its known labels only; a
     share of 0 keeps the last epoch.
     truth: the labels a study has hidden, for an audit of the pseudo-labels; never trained on.
+    notes: what else `config.json` shall say, such as where the data came from.
     """
     check_trainable(table)
-    config = config.complete(table)
     raise_if(config.problems(), ConfigError)
+    config = config.complete(table)
     folder = None if out is None else Path(out)
-    record = describe(table, config)
+    record = describe(table, config) | dict(notes or {})
     if folder is not None and resume and (folder / runs.CONFIG).exists():
         check_same(folder, record)
     elif folder is not None and (folder / runs.CONFIG).exists():
@@ -249,7 +255,8 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
 def set_learning_rates(state: State) -> None:
     """Warm-up and cosine, for the model and for whatever a method trains beside it."""
     steps = state.config.epochs * state.steps_per_epoch
-    factor = learning_rate_factor(state.step, steps, state.config.warmup, state.config.schedule)
+    warmup = state.config.warmup or 0.0
+    factor = learning_rate_factor(state.step, steps, warmup, state.config.schedule)
     for optimiser in state.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["base_lr"] * factor
@@ -289,7 +296,11 @@ def start(table: LabelTable, config: Config) -> State:
     model = models.build(config.backbone, len(table.names), features)
     if config.weights is not None:
         models.load_weights(model, config.weights)
-    models.prepare(model, facts.priors, table.features)
+    models.prepare(
+        model,
+        features=table.features if config.standardise else None,
+        priors=facts.priors if config.start == "prior" else None,
+    )
     model = model.to(device)
     inputs = open_inputs(
         table, device, size=config.image_size, seed=config.seed, workers=config.workers
@@ -324,8 +335,8 @@ def make_optimisers(
     if config.optimiser == "sgd":
         optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
     else:
-        kind = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
-        optimiser = kind(groups, lr=rate, weight_decay=decay, fused=True)
+        adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
+        optimiser = adam(groups, lr=rate, weight_decay=decay, fused=True)
     if estimates is None:
         return [optimiser]
     own = [{"params": list(estimates.parameters()), "base_lr": 10 * rate}]
@@ -445,6 +456,9 @@ def describe(table: LabelTable, config: Config) -> dict[str, Any]:
         "features": None if table.features is None else table.features.shape[1],
         "labels": list(table.names),
         "label_hash": table.content_hash,
+        "label_counts": {
+            kind: numbers.tolist() for kind, numbers in table.counts_by_label()._asdict().items()
+        },
         "versions": runs.versions(),
     }
 

@@ -1,0 +1,3 @@
+from partly.cli import main
+
+main()

@@ -1,0 +1,371 @@
+"""Comparisons: methods × settings × seeds -> the paper's tables.
+
+What enters: a data set with full training labels and a test part, the names of methods and
+settings, a budget. What leaves: one JSON file a run, so that an interrupted comparison goes on
+where it stopped, and the tables as Markdown, CSV and JSON.
+"""
+
+import csv
+import hashlib
+import io
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import torch
+
+from partly import checkpoint, methods, metrics, runs
+from partly.errors import ConfigError, DataError, PartlyError, raise_if
+from partly.hiding import Setting, hide
+from partly.labels import LabelTable
+from partly.readers import read
+from partly.training import Config, train
+
+Results = dict[str, Any]
+Say = Callable[[str], None]
+
+PAPER_SETTINGS = ("fal", "pal:0.3", "pal:0.6", "pal:0.9", "ppl:0.3", "ppl:0.6", "ppl:0.9", "spl")
+ABLATION_SETTINGS = ("pal:0.6", "ppl:0.6")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training of a comparison. `row`: its line in the table, a method perhaps less a part."""
+
+    row: str
+    method: str
+    setting: str
+    seed: int
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def name(self) -> str:
+        """A file name that says what it is."""
+        row = "".join(letter if letter.isalnum() else "-" for letter in self.row)
+        return f"{row}_{self.setting.replace(':', '-')}_{self.seed}"
+
+
+def compare(
+    data: str | Path,
+    out: str | Path,
+    *,
+    methods_: Sequence[str] | None = None,
+    settings: Sequence[str] = PAPER_SETTINGS,
+    seeds: int = 3,
+    config: Config | None = None,
+    jobs: int | None = None,
+    command: str = "",
+    say: Say = print,
+) -> Results:
+    """Every method in every setting with every seed, with equal budgets.
+
+    A method that is a reference (`bce`, `bce_ls`) is trained on the full labels, once a seed, and
+    stands in every setting's column, as in the paper.
+    """
+    names = [methods.get(name).name for name in (methods_ or methods.available())]
+    chosen = [str(Setting.parse(text)) for text in settings]
+    trials = []
+    for name in names:
+        own = ["fal"] if methods.get(name).reference else chosen
+        trials += [Trial(name, name, s, seed) for s in own for seed in range(seeds)]
+    rows = [
+        {"name": one.name, "summary": one.summary, "reference": one.reference}
+        for one in map(methods.get, names)
+    ]
+    return _run_all("Comparison", data, Path(out), trials, rows, chosen, config, jobs, command, say)
+
+
+def ablate(
+    data: str | Path,
+    out: str | Path,
+    *,
+    method: str = "paper",
+    settings: Sequence[str] = ABLATION_SETTINGS,
+    seeds: int = 3,
+    config: Config | None = None,
+    jobs: int | None = None,
+    command: str = "",
+    say: Say = print,
+) -> Results:
+    """A method whole, and without each of its parts: the paper's ablation."""
+    chosen_method = methods.get(method)
+    if not chosen_method.parts:
+        able = [name for name in methods.available() if methods.get(name).parts]
+        raise ConfigError(f"method '{method}' has no parts to remove; choose {', '.join(able)}")
+    chosen = [str(Setting.parse(text)) for text in settings]
+    variants: dict[str, Mapping[str, Any]] = {chosen_method.name: {}}
+    variants |= {f"remove {part}": options for part, options in chosen_method.parts.items()}
+    trials = [
+        Trial(row, chosen_method.name, setting, seed, tuple(options.items()))
+        for row, options in variants.items()
+        for setting in chosen
+        for seed in range(seeds)
+    ]
+    rows = [{"name": row, "summary": "", "reference": False} for row in variants]
+    title = f"Ablation of {chosen_method.name}"
+    return _run_all(title, data, Path(out), trials, rows, chosen, config, jobs, command, say)
+
+
+def _run_all(
+    title: str,
+    data: str | Path,
+    out: Path,
+    trials: Sequence[Trial],
+    rows: Sequence[Mapping[str, Any]],
+    settings: Sequence[str],
+    config: Config | None,
+    jobs: int | None,
+    command: str,
+    say: Say,
+) -> Results:
+    """Run what has no result yet, several at once, and write the tables after each."""
+    config = replace(config or Config(), hold_out=0.0)  # the last epoch of an equal budget
+    raise_if(replace(config, method=trials[0].method).problems(), ConfigError)
+    table = read_study(str(data))
+    folder = out / "runs"
+    checkpoint.make_folder(folder)
+    results: Results = {
+        "title": title,
+        "data": Path(data).name,
+        "command": command,
+        "label_hash": table.content_hash,
+        "labels": list(table.names),
+        "settings": list(settings),
+        "methods": [dict(row) for row in rows],
+        "seeds": sorted({trial.seed for trial in trials}),
+        "config": asdict(config.complete(table)),
+        "versions": runs.versions(),
+        "machine": machine(),
+        "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
+        "runs": [],
+    }
+    budget = _fingerprint(table, config)
+    done = {trial: _read_trial(folder, trial, budget) for trial in trials}
+    left = [trial for trial, record in done.items() if record is None]
+    say(f"{len(trials)} trainings, {len(trials) - len(left)} of them already there")
+    began = time.monotonic()
+    for number, (trial, record) in enumerate(_in_parallel(left, data, config, jobs), start=1):
+        done[trial] = record
+        checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budget})
+        rate = (time.monotonic() - began) / number
+        say(
+            f"[{number}/{len(left)}] {trial.row} {trial.setting} seed {trial.seed}: "
+            f"mAP {100 * record['mAP']:.2f} in {record['seconds']:.0f} s, "
+            f"{rate * (len(left) - number) / 60:.0f} min left"
+        )
+    results["runs"] = [record for trial in trials if (record := done[trial]) is not None]
+    write_tables(results, out)
+    return results
+
+
+def _in_parallel(
+    trials: Sequence[Trial], data: str | Path, config: Config, jobs: int | None
+) -> Iterable[tuple[Trial, Any]]:
+    """Results as they come. One job runs here; more run in processes of one thread each."""
+    workers = min(len(trials), jobs or os.cpu_count() or 1)
+    if workers <= 1:
+        for trial in trials:
+            yield trial, run_trial(str(data), trial, config)
+        return
+    context = get_context("spawn")  # a forked process must not inherit torch's threads
+    with ProcessPoolExecutor(workers, context, initializer=_one_thread) as pool:
+        futures: dict[Future[Any], Trial] = {
+            pool.submit(run_trial, str(data), trial, config): trial for trial in trials
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@cache
+def read_study(data: str) -> LabelTable:
+    """The data set, read once a process."""
+    table = read(data)
+    raise_if(
+        (
+            f"a comparison needs a {part} part, and {data} has none"
+            for part in ("train", "test")
+            if table.part(part) is None
+        ),
+        DataError,
+    )
+    return table
+
+
+def _part(table: LabelTable, split: str) -> LabelTable:
+    part = table.part(split)
+    assert part is not None
+    return part
+
+
+def run_trial(data: str, trial: Trial, config: Config) -> dict[str, Any]:
+    """Hide, train, evaluate on the test part; the record of one run.
+
+    Hidden labels are drawn from the trial's seed, as are the weights and the order of images. The
+    methods that need the expected number of positives are told the training set's, as published.
+    """
+    table = read_study(data)
+    full, test = _part(table, "train"), _part(table, "test")
+    known = hide(full, trial.setting, seed=trial.seed)
+    expected = config.expected_positives or float(full.counts_by_image().positive.mean())
+    own = replace(
+        config,
+        method=trial.method,
+        options={**config.options, **dict(trial.options)},
+        seed=trial.seed,
+        expected_positives=expected,
+    )
+    began = time.monotonic()
+    predictor = train(known, own, quiet=True)
+    seconds = time.monotonic() - began
+    evaluation = metrics.evaluate(
+        predictor.probabilities(test),
+        test.dense(),
+        train_positives=full.counts_by_label().positive,
+    )
+    return {
+        "method": trial.row,
+        "setting": trial.setting,
+        "seed": trial.seed,
+        "mAP": evaluation["mAP"],
+        "AP": evaluation["AP"],
+        "seconds": round(seconds, 2),
+        "known_hash": known.content_hash,
+        "evaluation": evaluation,
+    }
+
+
+def _fingerprint(table: LabelTable, config: Config) -> str:
+    """Changes when a stored result would not be the result of this comparison."""
+    choices = {
+        name: value
+        for name, value in asdict(config).items()
+        if name not in ("method", "seed", "device", "workers", "checkpoint_steps")
+    }
+    text = json.dumps([table.content_hash, choices], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _read_trial(folder: Path, trial: Trial, budget: str) -> dict[str, Any] | None:
+    """A stored result, if it is there and was made with this budget on this data."""
+    path = folder / f"{trial.name()}.json"
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if record.pop("budget", None) != budget:
+        raise PartlyError(
+            f"{path} was made with another budget or other data: "
+            "name another folder, or delete this one to start over"
+        )
+    return record
+
+
+def machine() -> str:
+    """What the figures were measured on."""
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU only"
+    return f"{os.cpu_count()} cores, {platform.machine()}, {device}"
+
+
+# --- tables --------------------------------------------------------------------------------------
+
+
+def summarise(results: Results) -> list[dict[str, Any]]:
+    """Mean and standard deviation of the mAP of each method in each setting."""
+    cells: dict[tuple[str, str], list[float]] = {}
+    references = {row["name"] for row in results["methods"] if row["reference"]}
+    for run in results["runs"]:
+        settings = results["settings"] if run["method"] in references else [run["setting"]]
+        for setting in settings:
+            if run["mAP"] is not None:
+                cells.setdefault((run["method"], setting), []).append(run["mAP"])
+    return [
+        {
+            "method": method,
+            "setting": setting,
+            "mean": mean(scores),
+            "deviation": stdev(scores) if len(scores) > 1 else None,
+            "seeds": len(scores),
+        }
+        for (method, setting), scores in cells.items()
+    ]
+
+
+def ranks(results: Results) -> dict[tuple[str, str], int]:
+    """1 for the best method of a setting, 2 for the second; references do not compete."""
+    references = {row["name"] for row in results["methods"] if row["reference"]}
+    placed = {}
+    for setting in results["settings"]:
+        cells = [
+            cell
+            for cell in summarise(results)
+            if cell["setting"] == setting and cell["method"] not in references
+        ]
+        cells.sort(key=lambda cell: -cell["mean"])
+        for place, cell in enumerate(cells[:2], start=1):
+            placed[cell["method"], setting] = place
+    return placed
+
+
+def to_markdown(results: Results) -> str:
+    """The paper's table: mAP in points, best in bold, second best underlined."""
+    cells = {(cell["method"], cell["setting"]): cell for cell in summarise(results)}
+    placed = ranks(results)
+    lines = [
+        "| method | " + " | ".join(label(setting) for setting in results["settings"]) + " |",
+        "|---|" + "---|" * len(results["settings"]),
+    ]
+    for row in results["methods"]:
+        name = row["name"] + (" (full labels)" if row["reference"] else "")
+        texts = []
+        for setting in results["settings"]:
+            text = format_cell(cells.get((row["name"], setting)))
+            place = placed.get((row["name"], setting))
+            texts.append({1: f"**{text}**", 2: f"<u>{text}</u>"}.get(place or 0, text))
+        lines.append(f"| {name} | " + " | ".join(texts) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def format_cell(cell: Mapping[str, Any] | None) -> str:
+    """`58.7 ± 0.1`, in points; a dash where there is no result."""
+    if cell is None:
+        return "–"
+    text = f"{100 * cell['mean']:.1f}"
+    return text if cell["deviation"] is None else f"{text} ± {100 * cell['deviation']:.1f}"
+
+
+def label(setting: str) -> str:
+    """`pal:0.3` as the paper writes it: PAL_0.3."""
+    return setting.upper().replace(":", "_")
+
+
+def to_csv(results: Results) -> str:
+    """One line a method and setting."""
+    text = io.StringIO()
+    fields = ("method", "setting", "mean", "deviation", "seeds")
+    writer = csv.DictWriter(text, fields, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(summarise(results))
+    return text.getvalue()
+
+
+def write_tables(results: Results, out: Path) -> None:
+    """results.md, results.csv and results.json."""
+    checkpoint.write_text(out / "results.md", to_markdown(results))
+    checkpoint.write_text(out / "results.csv", to_csv(results))
+    checkpoint.write_json(out / "results.json", {**results, "summary": summarise(results)})
