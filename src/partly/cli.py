@@ -39,7 +39,9 @@ def main() -> None:
 Data = Annotated[Path, typer.Argument(help="a .csv or .parquet manifest, a folder, or an .npz")]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Epochs = Annotated[int | None, typer.Option(help="passes over the data [12]")]
-BatchSize = Annotated[int | None, typer.Option(help="[1024 feature rows, 64 images]")]
+BatchSize = Annotated[
+    int | None, typer.Option(help="[about 64 steps an epoch; at most 1024 feature rows, 64 images]")
+]
 LearningRate = Annotated[
     float | None, typer.Option("--lr", help="[1e-2 for a linear model, else 1e-3]")
 ]
@@ -276,7 +278,7 @@ def compare(
     results = experiments.compare(
         data,
         out,
-        methods_=methods.split(",") if methods else None,
+        methods=methods.split(",") if methods else None,
         settings=settings.split(","),
         seeds=seeds,
         config=config,

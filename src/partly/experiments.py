@@ -23,7 +23,8 @@ from typing import Any
 
 import torch
 
-from partly import checkpoint, methods, metrics, runs
+from partly import checkpoint, metrics, runs
+from partly import methods as registry
 from partly.errors import ConfigError, DataError, PartlyError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import LabelTable
@@ -35,6 +36,7 @@ Say = Callable[[str], None]
 
 PAPER_SETTINGS = ("fal", "pal:0.3", "pal:0.6", "pal:0.9", "ppl:0.3", "ppl:0.6", "ppl:0.9", "spl")
 ABLATION_SETTINGS = ("pal:0.6", "ppl:0.6")
+PER_TRIAL = ("method", "seed", "options")  # of a Config: what differs within a comparison
 
 
 @dataclass(frozen=True)
@@ -53,34 +55,40 @@ class Trial:
         return f"{row}_{self.setting.replace(':', '-')}_{self.seed}"
 
 
+@dataclass(frozen=True)
+class Study:
+    """What a comparison consists of: the lines and columns of its table, and the trainings."""
+
+    title: str
+    rows: list[dict[str, Any]]
+    settings: list[str]
+    trials: list[Trial]
+
+
 def compare(
     data: str | Path,
     out: str | Path,
     *,
-    methods_: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
     settings: Sequence[str] = PAPER_SETTINGS,
-    seeds: int = 3,
-    config: Config | None = None,
-    jobs: int | None = None,
-    command: str = "",
-    say: Say = print,
+    seeds: int | Sequence[int] = 3,
+    **how: Any,
 ) -> Results:
-    """Every method in every setting with every seed, with equal budgets.
+    """Every method in every setting with every seed, with equal budgets; `how`: see `run_study`.
 
     A method that is a reference (`bce`, `bce_ls`) is trained on the full labels, once a seed, and
     stands in every setting's column, as in the paper.
     """
-    names = [methods.get(name).name for name in (methods_ or methods.available())]
-    chosen = [str(Setting.parse(text)) for text in settings]
-    trials = []
-    for name in names:
-        own = ["fal"] if methods.get(name).reference else chosen
-        trials += [Trial(name, name, s, seed) for s in own for seed in range(seeds)]
-    rows = [
-        {"name": one.name, "summary": one.summary, "reference": one.reference}
-        for one in map(methods.get, names)
+    chosen = [registry.get(name) for name in (methods or registry.available())]
+    columns = [str(Setting.parse(text)) for text in settings]
+    trials = [
+        Trial(method.name, method.name, setting, seed)
+        for method in chosen
+        for setting in (["fal"] if method.reference else columns)
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
-    return _run_all("Comparison", data, Path(out), trials, rows, chosen, config, jobs, command, say)
+    rows = [{"name": m.name, "summary": m.summary, "reference": m.reference} for m in chosen]
+    return run_study(Study("Comparison", rows, columns, trials), data, out, **how)
 
 
 def ablate(
@@ -89,68 +97,51 @@ def ablate(
     *,
     method: str = "paper",
     settings: Sequence[str] = ABLATION_SETTINGS,
-    seeds: int = 3,
+    seeds: int | Sequence[int] = 3,
+    **how: Any,
+) -> Results:
+    """A method whole, and without each of its parts; `how`: see `run_study`."""
+    whole = registry.get(method)
+    if not whole.parts:
+        able = [name for name in registry.available() if registry.get(name).parts]
+        raise ConfigError(f"method '{method}' has no parts to remove; choose {', '.join(able)}")
+    columns = [str(Setting.parse(text)) for text in settings]
+    variants: dict[str, Mapping[str, Any]] = {whole.name: {}}
+    variants |= {f"remove {part}": options for part, options in whole.parts.items()}
+    trials = [
+        Trial(row, whole.name, setting, seed, tuple(options.items()))
+        for row, options in variants.items()
+        for setting in columns
+        for seed in (range(seeds) if isinstance(seeds, int) else seeds)
+    ]
+    rows = [{"name": row, "summary": "", "reference": False} for row in variants]
+    return run_study(Study(f"Ablation of {whole.name}", rows, columns, trials), data, out, **how)
+
+
+def run_study(
+    study: Study,
+    data: str | Path,
+    out: str | Path,
+    *,
     config: Config | None = None,
     jobs: int | None = None,
     command: str = "",
     say: Say = print,
 ) -> Results:
-    """A method whole, and without each of its parts: the paper's ablation."""
-    chosen_method = methods.get(method)
-    if not chosen_method.parts:
-        able = [name for name in methods.available() if methods.get(name).parts]
-        raise ConfigError(f"method '{method}' has no parts to remove; choose {', '.join(able)}")
-    chosen = [str(Setting.parse(text)) for text in settings]
-    variants: dict[str, Mapping[str, Any]] = {chosen_method.name: {}}
-    variants |= {f"remove {part}": options for part, options in chosen_method.parts.items()}
-    trials = [
-        Trial(row, chosen_method.name, setting, seed, tuple(options.items()))
-        for row, options in variants.items()
-        for setting in chosen
-        for seed in range(seeds)
-    ]
-    rows = [{"name": row, "summary": "", "reference": False} for row in variants]
-    title = f"Ablation of {chosen_method.name}"
-    return _run_all(title, data, Path(out), trials, rows, chosen, config, jobs, command, say)
+    """Run the trainings that have no result yet, several at once, and write the tables.
 
-
-def _run_all(
-    title: str,
-    data: str | Path,
-    out: Path,
-    trials: Sequence[Trial],
-    rows: Sequence[Mapping[str, Any]],
-    settings: Sequence[str],
-    config: Config | None,
-    jobs: int | None,
-    command: str,
-    say: Say,
-) -> Results:
-    """Run what has no result yet, several at once, and write the tables after each."""
-    config = replace(config or Config(), hold_out=0.0)  # the last epoch of an equal budget
-    raise_if(replace(config, method=trials[0].method).problems(), ConfigError)
+    config: the budget, the same for all. jobs: trainings at once, one a core if None. The last
+    epoch counts: nothing is chosen by a validation part that a method could profit from.
+    """
+    config = replace(config or Config(), hold_out=0.0)
+    raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
     table = read_study(str(data))
-    folder = out / "runs"
-    checkpoint.make_folder(folder)
-    results: Results = {
-        "title": title,
-        "data": Path(data).name,
-        "command": command,
-        "label_hash": table.content_hash,
-        "labels": list(table.names),
-        "settings": list(settings),
-        "methods": [dict(row) for row in rows],
-        "seeds": sorted({trial.seed for trial in trials}),
-        "config": asdict(config.complete(table)),
-        "versions": runs.versions(),
-        "machine": machine(),
-        "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
-        "runs": [],
-    }
+    folder = Path(out) / "runs"
     budget = _fingerprint(table, config)
-    done = {trial: _read_trial(folder, trial, budget) for trial in trials}
+    done = {trial: _read_trial(folder, trial, budget) for trial in study.trials}
     left = [trial for trial, record in done.items() if record is None]
-    say(f"{len(trials)} trainings, {len(trials) - len(left)} of them already there")
+    checkpoint.make_folder(folder)
+    say(f"{len(done)} trainings, {len(done) - len(left)} of them already there")
     began = time.monotonic()
     for number, (trial, record) in enumerate(_in_parallel(left, data, config, jobs), start=1):
         done[trial] = record
@@ -161,8 +152,22 @@ def _run_all(
             f"mAP {100 * record['mAP']:.2f} in {record['seconds']:.0f} s, "
             f"{rate * (len(left) - number) / 60:.0f} min left"
         )
-    results["runs"] = [record for trial in trials if (record := done[trial]) is not None]
-    write_tables(results, out)
+    results = {
+        "title": study.title,
+        "data": Path(data).name,
+        "command": command,
+        "label_hash": table.content_hash,
+        "labels": list(table.names),
+        "settings": study.settings,
+        "methods": study.rows,
+        "seeds": sorted({trial.seed for trial in study.trials}),
+        "config": {k: v for k, v in asdict(config.complete(table)).items() if k not in PER_TRIAL},
+        "versions": runs.versions(),
+        "machine": machine(),
+        "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
+        "runs": list(done.values()),
+    }
+    write_tables(results, Path(out))
     return results
 
 
@@ -226,7 +231,7 @@ def run_trial(data: str, trial: Trial, config: Config) -> dict[str, Any]:
     own = replace(
         config,
         method=trial.method,
-        options={**config.options, **dict(trial.options)},
+        options=dict(trial.options),
         seed=trial.seed,
         expected_positives=expected,
     )
@@ -255,7 +260,7 @@ def _fingerprint(table: LabelTable, config: Config) -> str:
     choices = {
         name: value
         for name, value in asdict(config).items()
-        if name not in ("method", "seed", "device", "workers", "checkpoint_steps")
+        if name not in (*PER_TRIAL, "device", "workers", "checkpoint_steps")
     }
     text = json.dumps([table.content_hash, choices], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

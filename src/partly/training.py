@@ -39,7 +39,7 @@ class Config:
     method: str = "partly"
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     epochs: int = 12
-    batch_size: int | None = None  # None: 1024 feature rows, 64 images
+    batch_size: int | None = None  # None: up to 1024 feature rows, up to 64 images
     learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
     head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
     optimiser: str = "adam"
@@ -90,10 +90,15 @@ class Config:
         return replace(
             self,
             backbone=backbone,
-            batch_size=self.batch_size or (1024 if on_features else 64),
+            batch_size=self.batch_size or usual_batch_size(len(table), 1024 if on_features else 64),
             learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
             warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
         )
+
+
+def usual_batch_size(images: int, largest: int) -> int:
+    """A power of two that leaves about 64 steps an epoch or more: small data needs them all."""
+    return max(16, min(largest, 2 ** max(images // 64, 1).bit_length() // 2))
 
 
 def train(

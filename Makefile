@@ -1,0 +1,37 @@
+# Everything happens in .venv, which the first target that needs it creates. It is built again only
+# when pyproject.toml changes.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+# The tests run in one process a core: more threads than cores only wait for each other.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format bench clean
+
+demo: $(INSTALLED)
+	$(BIN)/partly demo
+
+test: lint
+	$(BIN)/pytest -n auto
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(INSTALLED)
+	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
+
+$(INSTALLED): pyproject.toml
+	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Partly needs Python 3.11 or newer")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist runs .pytest_cache .mypy_cache .ruff_cache
