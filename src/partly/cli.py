@@ -40,7 +40,8 @@ Data = Annotated[Path, typer.Argument(help="a .csv or .parquet manifest, a folde
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Epochs = Annotated[int | None, typer.Option(help="passes over the data [12]")]
 BatchSize = Annotated[
-    int | None, typer.Option(help="[about 64 steps an epoch; at most 1024 feature rows, 64 images]")
+    int | None,
+    typer.Option(help="[for 32 steps an epoch or more; at most 1024 rows, 64 images]"),
 ]
 LearningRate = Annotated[
     float | None, typer.Option("--lr", help="[1e-2 for a linear model, else 1e-3]")

@@ -41,7 +41,7 @@ class FeatureInputs:
     """Rows of a feature matrix, held on the device."""
 
     def __init__(self, features: np.ndarray, device: torch.device) -> None:
-        self.features = torch.from_numpy(np.asarray(features, dtype=np.float32)).to(device)
+        self.features = torch.tensor(features, dtype=torch.float32, device=device)
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         for chunk in chunks:

@@ -11,12 +11,13 @@ import io
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from functools import cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -181,7 +182,7 @@ def _in_parallel(
             yield trial, run_trial(str(data), trial, config)
         return
     context = get_context("spawn")  # a forked process must not inherit torch's threads
-    with ProcessPoolExecutor(workers, context, initializer=_one_thread) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
         futures: dict[Future[Any], Trial] = {
             pool.submit(run_trial, str(data), trial, config): trial for trial in trials
         }
@@ -193,8 +194,17 @@ def _in_parallel(
             raise
 
 
-def _one_thread() -> None:
+def _start_worker() -> None:
+    """One thread a process, and no life after the parent's: a killed comparison leaves nobody."""
     torch.set_num_threads(1)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
 
 
 @cache

@@ -204,6 +204,21 @@ class LabelTable:
             splits=splits,
         )
 
+    @classmethod
+    def without_labels(
+        cls,
+        names: Sequence[str],
+        *,
+        ids: Sequence[object] | np.ndarray,
+        paths: np.ndarray | None = None,
+        features: np.ndarray | None = None,
+    ) -> "LabelTable":
+        """A table in which every label is unknown: what a model is asked about."""
+        none = np.zeros(0, dtype=np.int64)
+        return cls.from_entries(
+            none, none, none, ids=ids, names=names, paths=paths, features=features
+        )
+
     def __len__(self) -> int:
         return len(self.ids)
 

@@ -86,20 +86,25 @@ class Training:
 
 @dataclass(frozen=True)
 class Method:
-    """probability: logits -> P(label). reference: in a study it is given the labels that were
-    hidden from the others. parts: what an ablation can remove, with the options that remove it."""
+    """link: logits -> P(label), σ if None; it takes the loss's options. reference: in a study it is
+    given the labels that were hidden from the others. parts: what an ablation can remove, with the
+    options that remove it."""
 
     name: str
     summary: str
     make: Callable[..., Step]
     options: Mapping[str, Any]
-    probability: Callable[[Tensor], Tensor] = torch.sigmoid
+    link: Callable[..., Tensor] | None = None
     reference: bool = False
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
         """The step of one training, with these options in place of the defaults."""
         return self.make(training, **self.check(options or {}))
+
+    def probability(self, logits: Tensor, options: Mapping[str, Any]) -> Tensor:
+        """What the logits of a model trained with these options stand for."""
+        return torch.sigmoid(logits) if self.link is None else self.link(logits, **options)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options, or an error that names every unknown one."""
@@ -292,7 +297,7 @@ from_loss(
     "spa",
     "strictly proper asymmetric loss on known labels",
     losses.spa,
-    probability=losses.spa_probability,
+    link=losses.spa_probability,
 )
 
 

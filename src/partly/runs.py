@@ -133,11 +133,32 @@ class Predictor:
         return self.to_probabilities(torch.from_numpy(self.logits(table)))
 
     def to_probabilities(self, logits: Tensor) -> np.ndarray:
-        return self.method.probability(logits).numpy()
+        """The probabilities that these logits of the model stand for."""
+        return self.method.probability(logits, self.config["options"]).numpy()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle holds names and weights, so that it opens elsewhere, with or without a GPU."""
+        weights = {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
+        device = "cpu" if self.device.type == "cpu" else "auto"
+        return restore, (self.config, weights, self.thresholds, device)
 
 
 def _looks_at(features: int | None) -> str:
     return "images" if features is None else f"{features} features a row"
+
+
+def restore(
+    config: dict[str, Any],
+    weights: Mapping[str, Tensor],
+    thresholds: np.ndarray | None,
+    device: str = "auto",
+) -> Predictor:
+    """A trained model from what describes it."""
+    chosen = choose_device(device)
+    model = models.build(config["backbone"], len(config["labels"]), config["features"])
+    model.load_state_dict(weights)
+    method, names = methods.get(config["method"]), tuple(config["labels"])
+    return Predictor(model.to(chosen), method, names, config, chosen, thresholds)
 
 
 def load(folder: str | Path, device: str = "auto") -> Predictor:
@@ -149,18 +170,8 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
     if weights is None:
         raise RunError(f"the run in {folder} is not finished: continue it with --resume")
     config = checkpoint.read_json(folder / CONFIG)
-    chosen = choose_device(device)
-    model = models.build(config["backbone"], len(config["labels"]), config["features"])
-    model.load_state_dict(weights)
     thresholds = None
     if (folder / THRESHOLDS).is_file():
         stored = checkpoint.read_json(folder / THRESHOLDS)
         thresholds = np.array([stored[name] for name in config["labels"]])
-    return Predictor(
-        model=model.to(chosen),
-        method=methods.get(config["method"]),
-        names=tuple(config["labels"]),
-        config=config,
-        device=chosen,
-        thresholds=thresholds,
-    )
+    return restore(config, weights, thresholds, device)

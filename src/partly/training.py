@@ -10,12 +10,12 @@ it is the whole story; everything it calls is below it or in a room above.
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ from partly.labels import LabelTable, check_trainable
 from partly.progress import Progress
 from partly.schedules import learning_rate_factor
 
+Result = TypeVar("Result")
 OPTIMISERS = ("adam", "adamw", "sgd")
+WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
 
@@ -67,13 +69,15 @@ class Config:
             methods.get(self.method).check(self.options)
         except PartlyError as error:
             yield from error.problems
-        for name in ("epochs", "batch_size", "learning_rate", "image_size", "head_factor"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                yield f"{name.replace('_', ' ')} must be above 0, not {value}"
+        for name in ("epochs", "batch_size", "image_size"):
+            if not _is_none_or(getattr(self, name), WHOLE, lambda value: value > 0):
+                yield f"{name} must be a whole number above 0, not {getattr(self, name)!r}"
+        for name in ("learning_rate", "head_factor"):
+            if not _is_none_or(getattr(self, name), NUMBER, lambda value: value > 0):
+                yield f"{name} must be a number above 0, not {getattr(self, name)!r}"
         for name in ("warmup", "ema", "hold_out"):
-            if not 0 <= (getattr(self, name) or 0) < 1:
-                yield f"{name.replace('_', ' ')} must lie in [0, 1), not {getattr(self, name)}"
+            if not _is_none_or(getattr(self, name), NUMBER, lambda value: 0 <= value < 1):
+                yield f"{name} must be a number in [0, 1), not {getattr(self, name)!r}"
         for name, allowed in (
             ("optimiser", OPTIMISERS),
             ("schedule", ("cosine", "constant")),
@@ -96,11 +100,28 @@ class Config:
         )
 
 
+def _is_none_or(value: Any, kind: tuple[type, ...], fits: Callable[[Any], bool]) -> bool:
+    return value is None or (isinstance(value, kind) and fits(value))
+
+
 def usual_batch_size(images: int, largest: int) -> int:
-    """A power of two that leaves about 64 steps an epoch or more: small data needs them all."""
-    return max(16, min(largest, 2 ** max(images // 64, 1).bit_length() // 2))
+    """A power of two, at least 32, that leaves 32 steps an epoch or more: small data needs them."""
+    return max(32, min(largest, 2 ** (images // 32).bit_length() // 2))
 
 
+def keeps_random_state(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Training seeds torch; the caller's own draws go on as if nothing had happened."""
+
+    @wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Result:
+        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
+        with torch.random.fork_rng(devices=devices):
+            return function(*arguments, **named)
+
+    return wrapped
+
+
+@keeps_random_state
 def train(
     table: LabelTable,
     config: Config,

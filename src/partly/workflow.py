@@ -133,13 +133,9 @@ def _to_predict(path: Path, names: tuple[str, ...]) -> LabelTable:
 
 
 def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelTable:
-    nothing = np.zeros(0, dtype=np.int64)
-    return LabelTable.from_entries(
-        nothing,
-        nothing,
-        nothing,
+    return LabelTable.without_labels(
+        names,
         ids=[file.relative_to(root).as_posix() for file in files],
-        names=names,
         paths=np.array([str(file) for file in files]),
     )
 
