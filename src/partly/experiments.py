@@ -322,18 +322,22 @@ def summarise(results: Results) -> list[dict[str, Any]]:
 
 
 def ranks(results: Results) -> dict[tuple[str, str], int]:
-    """1 for the best method of a setting, 2 for the second; references do not compete."""
+    """1 for the best of a setting, 2 for the second; references do not compete.
+
+    Methods that show the same figure share a place: a tenth of a point is no victory to be split.
+    """
     references = {row["name"] for row in results["methods"] if row["reference"]}
+    shown = {
+        (cell["method"], cell["setting"]): round(100 * cell["mean"], 1)
+        for cell in summarise(results)
+        if cell["method"] not in references
+    }
     placed = {}
     for setting in results["settings"]:
-        cells = [
-            cell
-            for cell in summarise(results)
-            if cell["setting"] == setting and cell["method"] not in references
-        ]
-        cells.sort(key=lambda cell: -cell["mean"])
-        for place, cell in enumerate(cells[:2], start=1):
-            placed[cell["method"], setting] = place
+        figures = sorted({f for (_, s), f in shown.items() if s == setting}, reverse=True)
+        for (method, own), figure in shown.items():
+            if own == setting and figure in figures[:2]:
+                placed[method, setting] = figures.index(figure) + 1
     return placed
 
 

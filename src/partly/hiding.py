@@ -42,7 +42,7 @@ class Setting:
             raise ConfigError(f"the share of labels to keep is in (0, 1], not {self.keep}")
 
     def __str__(self) -> str:
-        return self.name if self.keep is None else f"{self.name}:{self.keep:g}"
+        return self.name if self.keep is None else f"{self.name}:{float(self.keep)!r}"
 
     @classmethod
     def parse(cls, text: str) -> "Setting":
@@ -86,14 +86,15 @@ def _kept(table: LabelTable, setting: Setting, seed: int) -> np.ndarray:
 
 def _single(table: LabelTable, positive: np.ndarray, seed: int) -> np.ndarray:
     """The positive with the smallest draw of each row."""
+    kept = np.zeros(table.known, dtype=bool)
     entries = np.flatnonzero(positive)
+    if not len(entries):
+        return kept
     rows = table.rows[entries]
     draw = draws.bits(seed, draws.HIDE, 0, rows, table.indices[entries].astype(np.int64))
-    entries = entries[np.lexsort((draw, rows))]
-    first = np.ones(len(entries), dtype=bool)
-    first[1:] = table.rows[entries[1:]] != table.rows[entries[:-1]]
-    kept = np.zeros(table.known, dtype=bool)
-    kept[entries[first]] = True
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))  # rows ascend: each is one run of entries
+    smallest = np.minimum.reduceat(draw, starts)
+    kept[entries[draw == np.repeat(smallest, np.diff(starts, append=len(rows)))]] = True
     return kept
 
 
@@ -104,6 +105,8 @@ def _single_as_reference(table: LabelTable, seed: int) -> np.ndarray:
     positives, of which the first stays, and then the negatives, whose shuffle only moves the
     generator on. Published numbers use seed 1200 (`REFERENCE_SEED`).
     """
+    if not 0 <= seed < 2**32:
+        raise ConfigError(f"the reference's generator takes a seed from 0 to 2³²-1, not {seed}")
     generator = np.random.RandomState(seed)
     kept = np.zeros(table.known, dtype=bool)
     for row in np.argsort(table.ids, kind="stable"):

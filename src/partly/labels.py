@@ -63,6 +63,8 @@ def encode(
     if array.dtype == bool:
         return array.astype(np.int8)
     try:
+        if array.dtype.kind == "c":
+            raise TypeError("they are complex")
         numbers = array if array.dtype.kind in "iuf" else array.astype(np.float64)
     except (TypeError, ValueError) as error:
         raise LabelError(
@@ -144,6 +146,13 @@ class LabelTable:
         splits: np.ndarray | None = None,
     ) -> "LabelTable":
         """A table from an [N, L] array. Missing ids and names become row and column numbers."""
+        shape = np.shape(values)
+        problems = [
+            f"{len(given)} {what} for labels of shape {shape}"
+            for what, given, axis in (("ids", ids, 0), ("names", names, 1))
+            if given is not None and len(shape) == 2 and len(given) != shape[axis]
+        ]
+        raise_if(problems, LabelError)
         labels = encode(values, convention=convention, ids=ids, names=names)  # type: ignore[arg-type]
         rows, columns = np.nonzero(labels != UNKNOWN)
         return cls.from_entries(
@@ -199,9 +208,9 @@ class LabelTable:
             indptr=np.concatenate([[0], np.cumsum(known_per_row)]).astype(np.int64),
             indices=columns[first].astype(np.int32),
             values=values[first].astype(np.int8),
-            paths=paths,
-            features=features,
-            splits=splits,
+            paths=None if paths is None else np.asarray(paths),
+            features=None if features is None else np.asarray(features),
+            splits=None if splits is None else np.asarray(splits),
         )
 
     @classmethod
@@ -314,7 +323,7 @@ class LabelTable:
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 of ids, names and known entries: two tables with one hash teach the same."""
+        """SHA-256 of ids, names and known entries; not of what the images look like."""
         digest = hashlib.sha256(b"partly label table 1\0")
         for texts in (self.names, self.ids):
             digest.update("\0".join(str(text) for text in texts).encode() + b"\0\0")
@@ -358,6 +367,9 @@ def _entry_problems(
 def _table_problems(table: LabelTable) -> Iterator[str]:
     """Everything that is wrong, so that a user mends it in one go."""
     count = len(table.ids)
+    entries = len(table.indices), len(table.values)
+    if len(table.indptr) != count + 1 or entries != (table.indptr[-1], table.indptr[-1]):
+        yield f"indptr, indices and values do not describe {count} rows; use from_entries"
     for what, texts in (("image id", table.ids), ("label name", np.array(table.names, dtype=str))):
         if not len(texts):
             yield f"there is no {what}: the table is empty"
@@ -374,7 +386,8 @@ def _table_problems(table: LabelTable) -> Iterator[str]:
     if table.splits is not None:
         strange = sorted(set(np.unique(table.splits).tolist()) - set(SPLITS))
         if strange:
-            yield f"a split is one of {', '.join(SPLITS)}, not {first_few(strange)}"
+            found = first_few([repr(split) for split in strange])
+            yield f"a split is one of {', '.join(SPLITS)}, not {found}"
     yield from _feature_problems(table)
 
 
@@ -384,6 +397,9 @@ def _feature_problems(table: LabelTable) -> Iterator[str]:
         return
     if features.ndim != 2 or len(features) != len(table.ids):
         yield f"features of shape {features.shape} for {len(table.ids)} images: not one row each"
+        return
+    if features.dtype.kind not in "biuf":
+        yield f"features are not numbers but {features.dtype}"
         return
     sums = features.sum(axis=1, dtype=np.float64)
     broken = np.flatnonzero(~np.isfinite(sums))

@@ -150,9 +150,9 @@ def from_loss(name: str, summary: str, loss: Callable[..., Tensor], **more: Any)
     """Register a loss. What training knows is filled into its arguments, the rest are options."""
     keywords = _keywords(loss)
     filled = [word for word in ("epoch", "expected_positives", "priors") if word in keywords]
-    options = {
-        word: value for word, value in keywords.items() if word not in (*filled, "reduction")
-    }
+    fixed = loss.keywords if isinstance(loss, partial) else {}
+    taken = {*filled, *fixed, "reduction", "flipped"}
+    options = {word: value for word, value in keywords.items() if word not in taken}
 
     def make(training: Training, **chosen: Any) -> Step:
         def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -197,7 +197,7 @@ def _partly(
         raise ConfigError(f"pseudo-labels are updated by {' or '.join(UPDATES)}, not '{update}'")
     propensity = training.propensity
     pseudo = training.pseudo_labels(
-        start=propensity.priors if start == "priors" else float(start),
+        start=propensity.priors if start == "priors" else ramp(start, 1, 1),
         momentum=momentum,
         dtype=store,
     )
@@ -210,7 +210,7 @@ def _partly(
             logits,
             batch.labels,
             pseudo.get(batch.rows),
-            weight=trust / taken,  # a sample of the unknown part stands for all of it
+            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
             picked=training.pick(batch, taken),
             alpha=alpha,
             beta=beta,

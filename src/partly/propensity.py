@@ -43,6 +43,11 @@ def estimate(table: LabelTable, expected_positives: float | None = None) -> Prop
                 f"expected positives an image must lie between 0 and {labels}, "
                 f"not {expected_positives}"
             )
+        if positives > 1.05 * images * expected_positives:  # a sample may have a few more
+            raise ConfigError(
+                f"{expected_positives:g} positives an image are expected, but "
+                f"{positives / images:.2f} are known: the expectation is too low"
+            )
         c_positive = positives / (images * expected_positives)
         c_negative = negatives / (images * (labels - expected_positives))
         source = f"{expected_positives:g} positives an image were given"

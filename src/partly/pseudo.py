@@ -11,11 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly.errors import ConfigError
+from partly.errors import ConfigError, RunError
 from partly.labels import UNKNOWN, LabelTable
 from partly.metrics import average_precision
 
 UPDATES = ("posterior", "prediction")
+SMALLEST = 1e-6  # a weight or a share of entries below this counts as this: its logarithm is finite
 
 
 class PseudoLabels:
@@ -65,6 +66,8 @@ class PseudoLabels:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the values of a checkpoint."""
+        if state["values"].dtype != self.values.dtype:
+            raise RunError(f"stored as {state['values'].dtype}, not as {self.values.dtype}")
         self.values.copy_(state["values"])
 
     def _pack(self, values: Tensor) -> Tensor:
@@ -93,11 +96,12 @@ def posterior(
     with π = P(y = 1 | x), c₊ and c₋ the chance that a positive, a negative is annotated, w_k and
     w_u the weight of one known, one unknown entry. The first tilt is taken off, the second put on.
     """
-    known, unknown = weight_known, weight_unknown
-    fitted = (c_positive * known + (1 - c_positive) * unknown) / (
-        c_negative * known + (1 - c_negative) * unknown
-    )
-    unlabelled = max(1 - c_positive, 1e-6) / max(1 - c_negative, 1e-6)
+
+    def weigh(annotated: float) -> float:
+        return max(annotated * weight_known + (1 - annotated) * weight_unknown, SMALLEST)
+
+    fitted = weigh(c_positive) / weigh(c_negative)
+    unlabelled = max(1 - c_positive, SMALLEST) / max(1 - c_negative, SMALLEST)
     imbalance = torch.log(torch.as_tensor(alpha / beta, device=logits.device))
     return torch.sigmoid(logits.detach().float() - imbalance + math.log(unlabelled / fitted))
 

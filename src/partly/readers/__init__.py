@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from partly.errors import ConfigError, DataError
+from partly.errors import ConfigError, DataError, LabelError
 from partly.labels import LabelTable
 from partly.readers import arrays, manifest
 
@@ -22,11 +22,20 @@ def read(path: str | Path, format: str | None = None) -> LabelTable:
     if format is not None:
         if format not in FORMATS:
             raise ConfigError(f"unknown format '{format}'; choose one of {', '.join(FORMATS)}")
-        return FORMATS[format][1](path)
+        return _read(path, FORMATS[format][1])
     for recognises, reader in FORMATS.values():
         if recognises(path):
-            return reader(path)
+            return _read(path, reader)
     raise DataError(
         f"{path} is in no known format: expected a .csv or .parquet manifest, "
         "a folder with manifest.csv, or an .npz with X_train and Y_train"
     )
+
+
+def _read(path: Path, reader: Callable[[Path], LabelTable]) -> LabelTable:
+    """What the reader makes of it; every problem names the file."""
+    try:
+        return reader(path)
+    except (DataError, LabelError) as error:
+        problems = [p if str(path) in p else f"{path}: {p}" for p in error.problems]
+        raise type(error)(problems) from None

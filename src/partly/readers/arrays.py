@@ -5,71 +5,102 @@ label_names), ids_train and so on. A uint8 label matrix with fewer columns than 
 bit-packed (`np.packbits` along the labels).
 """
 
-import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from partly.errors import DataError
+from partly.errors import DataError, LabelError, raise_if
 from partly.labels import SPLITS, LabelTable, encode
+
+Arrays = dict[str, np.ndarray]
 
 
 def recognises(path: Path) -> bool:
-    return path.suffix == ".npz" and path.is_file()
+    return path.suffix.lower() == ".npz" and path.is_file()
 
 
 def read(path: Path) -> LabelTable:
     """Every part that is there, one below the other, with its split's name."""
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise DataError(f"cannot read {path} as .npz: {error}") from None
-    parts = [split for split in SPLITS if f"X_{split}" in arrays and f"Y_{split}" in arrays]
-    if "train" not in parts and "test" not in parts:
-        raise DataError(
-            f"{path} has no X_train and Y_train; it has {', '.join(arrays) or 'nothing'}"
-        )
+    arrays = _load(path)
+    parts = [split for split in SPLITS if {f"X_{split}", f"Y_{split}"} <= arrays.keys()]
+    if not parts:
+        found = ", ".join(arrays) or "nothing"
+        raise DataError(f"{path} has no X_train and Y_train; it has {found}")
     names = next((arrays[key] for key in ("names", "label_names") if key in arrays), None)
-    blocks = [_labels(path, split, arrays, names) for split in parts]
-    widths = {split: block.shape[1] for split, block in zip(parts, blocks, strict=True)}
-    if len(set(widths.values())) > 1:
-        raise DataError(f"the parts of {path} have different numbers of labels: {widths}")
-    features = [arrays[f"X_{split}"] for split in parts]
-    sizes = {split: rows.shape for split, rows in zip(parts, features, strict=True)}
-    if any(rows.ndim != 2 for rows in features) or len({rows.shape[1] for rows in features}) > 1:
-        raise DataError(f"features must be two-dimensional and equally wide in {path}, got {sizes}")
+    raise_if(_shape_problems(arrays, parts, names), DataError)
+    words = None if names is None else [str(name) for name in names]
+    blocks, problems = [], []
+    for split in parts:
+        try:
+            blocks.append(_labels(split, arrays, words))
+        except LabelError as error:
+            problems += error.problems
+    raise_if(problems, LabelError)
+    sizes = [len(block) for block in blocks]
     return LabelTable.from_dense(
         np.concatenate(blocks),
-        ids=np.concatenate([_ids(split, arrays, sizes[split][0]) for split in parts]),
-        names=None if names is None else [str(name) for name in names],
-        features=np.concatenate(features),
-        splits=np.concatenate([np.full(len(b), s) for s, b in zip(parts, blocks, strict=True)]),
+        ids=np.concatenate([_ids(split, arrays) for split in parts]),
+        names=words,
+        features=np.concatenate([arrays[f"X_{split}"] for split in parts]),
+        splits=np.repeat(parts, sizes),
     )
 
 
-def _labels(
-    path: Path, split: str, arrays: dict[str, np.ndarray], names: np.ndarray | None
-) -> np.ndarray:
-    labels = arrays[f"Y_{split}"]
-    if names is not None and labels.ndim == 2 and labels.dtype == np.uint8:
+def _load(path: Path) -> Arrays:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except Exception as error:  # a damaged file fails in many ways, all of them the file's
+        raise DataError(f"cannot read {path} as .npz: {error}") from None
+
+
+def _unpacked(labels: np.ndarray, names: np.ndarray | list[str] | None) -> np.ndarray:
+    """Labels packed eight to a byte are told by their width."""
+    if names is not None and labels.dtype == np.uint8 and labels.ndim == 2:
         width = labels.shape[1]
         if width != len(names) and width == -(-len(names) // 8):
-            labels = np.unpackbits(labels, axis=1)[:, : len(names)]
-    count = len(arrays[f"X_{split}"])
-    if labels.ndim != 2 or len(labels) != count:
-        raise DataError(
-            f"Y_{split} in {path} has shape {labels.shape} for {count} rows of X_{split}"
-        )
-    if names is not None and labels.shape[1] != len(names):
-        raise DataError(f"Y_{split} in {path} has {labels.shape[1]} columns for {len(names)} names")
-    # Checked here, part by part, so that an error names the row as the file counts it.
-    ids = [f"{row} of Y_{split}" for row in range(count)] if labels.dtype.kind == "f" else None
-    return encode(labels, ids=ids, names=None if names is None else [str(n) for n in names])
+            return np.unpackbits(labels, axis=1)[:, : len(names)]
+    return labels
 
 
-def _ids(split: str, arrays: dict[str, np.ndarray], count: int) -> np.ndarray:
+def _shape_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) -> Iterator[str]:
+    if names is not None and names.ndim != 1:
+        yield f"label names have shape {names.shape}, not one dimension"
+        return
+    widths: dict[str, dict[int, str]] = {"X": {}, "Y": {}}
+    for split in parts:
+        features = arrays[f"X_{split}"]
+        labels = _unpacked(arrays[f"Y_{split}"], names)
+        for letter, array in (("X", features), ("Y", labels)):
+            if array.ndim != 2:
+                yield f"{letter}_{split} has shape {array.shape}, not two dimensions"
+                return
+            widths[letter].setdefault(array.shape[1], f"{letter}_{split}")
+        if features.dtype.kind not in "biuf":
+            yield f"X_{split} is not numbers but {features.dtype}"
+        if len(labels) != len(features):
+            yield f"Y_{split} has {len(labels)} rows, X_{split} has {len(features)}"
+        if names is not None and labels.shape[1] != len(names):
+            yield f"Y_{split} has {labels.shape[1]} columns for {len(names)} names"
+        own = arrays.get(f"ids_{split}")
+        if own is not None and own.shape != (len(features),):
+            yield f"ids_{split} has shape {own.shape} for {len(features)} rows of X_{split}"
+    for kind, found in (("features", widths["X"]), ("labels", widths["Y"])):
+        if len(found) > 1:
+            listed = ", ".join(f"{name} {width}" for width, name in found.items())
+            yield f"the parts have different numbers of {kind}: {listed}"
+
+
+def _labels(split: str, arrays: Arrays, names: list[str] | None) -> np.ndarray:
+    """Checked part by part, so that an error names the row as the file counts it."""
+    labels = _unpacked(arrays[f"Y_{split}"], names)
+    ids = [f"{row} of Y_{split}" for row in range(len(labels))]
+    return encode(labels, ids=ids, names=names)
+
+
+def _ids(split: str, arrays: Arrays) -> np.ndarray:
     own = arrays.get(f"ids_{split}")
     if own is not None:
         return own.astype(str)
-    return np.array([f"{split}-{row}" for row in range(count)])
+    return np.array([f"{split}-{row}" for row in range(len(arrays[f"X_{split}"]))])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partly.errors import DataError, first_few, raise_if
+from partly.errors import DataError, LabelError, first_few, raise_if
 from partly.labels import UNKNOWN, LabelTable
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
@@ -36,24 +36,45 @@ def read(path: Path) -> LabelTable:
     if not names:
         raise DataError(f"{file} has no label column beside {path_column}")
     relative = _texts(columns[path_column])
-    empty = [str(row + 2) for row in np.flatnonzero(relative == "")]
-    problems = [f"{file}: no image path in line {first_few(empty)}"] if empty else []
-    if not len(relative):
-        problems.append(f"{file} has a header but no image")
+    problems = _path_problems(file, relative)
     labels = np.full((len(relative), len(names)), UNKNOWN, dtype=np.int8)
     for column, name in enumerate(names):
-        try:
-            labels[:, column] = _label_column(columns[name], file, name)
-        except DataError as error:
-            problems += error.problems
+        values, strange = _label_column(columns[name])
+        labels[:, column] = values
+        if strange:
+            row = next(iter(strange))
+            problems.append(
+                f"{_place(file, row)}, column {name}: '{strange[row]}' is not a label "
+                f"(1, 0, or empty for unknown); {len(strange)} cells of this column are not"
+            )
+    try:
+        table = LabelTable.from_dense(
+            labels,
+            ids=_texts(columns["id"]) if "id" in columns else relative,
+            names=names,
+            paths=np.array([str(file.parent / name) for name in relative]),
+            splits=_texts(columns["split"]) if "split" in columns else None,
+        )
+    except LabelError as error:
+        problems += error.problems
     raise_if(problems, DataError)
-    return LabelTable.from_dense(
-        labels,
-        ids=_texts(columns["id"]) if "id" in columns else relative,
-        names=names,
-        paths=np.array([str(file.parent / name) for name in relative]),
-        splits=_texts(columns["split"]) if "split" in columns else None,
-    )
+    return table
+
+
+def _path_problems(file: Path, relative: np.ndarray) -> list[str]:
+    if not len(relative):
+        return [f"{file} has a header but no image"]
+    empty = [_place(file, int(row)) for row in np.flatnonzero(relative == "")[:5]]
+    return [f"no image path in {first_few(empty)}"] if empty else []
+
+
+def _place(file: Path, row: int) -> str:
+    """Where a row stands: the line of a CSV (blank lines counted), the row of a Parquet file."""
+    if file.suffix.lower() == ".parquet":
+        return f"{file}, row {row}"
+    lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
+    return f"{file}, line {filled[row + 1] if row + 1 < len(filled) else row + 2}"
 
 
 def _columns(file: Path) -> dict[str, Any]:
@@ -71,25 +92,22 @@ def _columns(file: Path) -> dict[str, Any]:
             table = csv.read_csv(file, convert_options=convert)
     except (OSError, UnicodeDecodeError, arrow.ArrowInvalid) as error:
         raise DataError(f"cannot read {file}: {error}") from None
-    repeated = sorted({name for name in table.column_names if table.column_names.count(name) > 1})
+    names = [name.strip() for name in table.column_names]
+    repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise DataError(f"{file} has columns of the same name: {first_few(repeated)}")
-    return dict(zip(table.column_names, table.columns, strict=True))
+    return dict(zip(names, table.columns, strict=True))
 
 
 def _texts(column: Any) -> np.ndarray:
     return np.array(["" if text is None else str(text) for text in column.to_pylist()], dtype=str)
 
 
-def _label_column(column: Any, file: Path, name: str) -> np.ndarray:
-    """Distinct cells are few, so the words are looked up once each."""
+def _label_column(column: Any) -> tuple[np.ndarray, dict[int, str]]:
+    """The labels of a column, and by row the cells that are none."""
     cells, where = np.unique(np.char.lower(np.char.strip(_texts(column))), return_inverse=True)
-    values = np.array([WORDS.get(cell, 99) for cell in cells], dtype=np.int8)[where]
-    strange = np.flatnonzero(values == 99)
-    if len(strange):
-        row = strange[0]
-        raise DataError(
-            f"{file}, line {row + 2}, column {name}: '{cells[where[row]]}' is not a label "
-            f"(1, 0, or empty for unknown); {len(strange)} cells of this column are not"
-        )
-    return values
+    known = np.array(
+        [cell in WORDS for cell in cells], dtype=bool
+    )  # distinct cells are few: looked up once
+    values = np.array([WORDS.get(cell, UNKNOWN) for cell in cells], dtype=np.int8)[where]
+    return values, {int(row): str(cells[where[row]]) for row in np.flatnonzero(~known[where])}

@@ -1,0 +1,38 @@
+"""Fixtures that several test files use."""
+
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import pytest
+import torch
+
+from partly.labels import LabelTable
+
+torch.set_num_threads(1)  # results and timings must not depend on how busy the machine is
+hypothesis.settings.register_profile("partly", deadline=None)
+hypothesis.settings.load_profile("partly")
+
+
+@pytest.fixture(scope="session")
+def full_labels() -> np.ndarray:
+    """Fully known labels [3000, 40] shaped like real ones: few positives, rare and common labels,
+    one label nobody has, images without any."""
+    generator = np.random.default_rng(0)
+    frequency = 0.4 / np.arange(1, 41)
+    frequency[-1] = 0
+    return (generator.random((3000, 40)) < frequency).astype(np.int8)
+
+
+@pytest.fixture(scope="session")
+def full_table(full_labels: np.ndarray) -> LabelTable:
+    return LabelTable.from_dense(full_labels)
+
+
+@pytest.fixture(scope="session")
+def coco_features() -> Path:
+    """The real COCO labels, where they lie beside the checkout."""
+    path = Path(__file__).parents[2] / "shared" / "data" / "coco_features.npz"
+    if not path.is_file():
+        pytest.skip("the shared data is not here")
+    return path

@@ -1,0 +1,229 @@
+"""`kill -9`, and what `--resume` makes of it: the end of a run that was never disturbed."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from builders import (
+    command,
+    environment,
+    files_of,
+    partly_here,
+    partly_works,
+    write_manifest,
+    write_npz,
+    write_pictures,
+)
+from partly import runs
+
+PATIENCE = 120  # seconds until a slow machine is taken for a hung one
+EPOCHS = 5
+
+FEATURES = ["--epochs", EPOCHS, "--batch-size", 32, "--hide", "pal:0.4"]
+CASES = {
+    "partly": [*FEATURES, "--ema", 0.9, "--backbone", "mlp:16"],
+    "role": [*FEATURES, "--method", "role"],
+    "ll-cp": [*FEATURES, "--method", "ll-cp", "--set", "rate=0.01"],
+    "pictures": ["--epochs", EPOCHS, "--batch-size", 8, "--backbone", "small:4"],
+}
+CASES["pictures"] += ["--image-size", 16, "--hide", "ppl:0.6", "--hold-out", 0.2]
+
+Moment = Callable[[Path], bool]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """features.npz, and a manifest of pictures."""
+    folder = tmp_path_factory.mktemp("data")
+    write_npz(folder / "features.npz", 1500, 200, labels=6)
+    labels = write_pictures(folder / "pictures", 640, size=16)
+    write_manifest(folder / "pictures" / "pictures.csv", labels, test=60)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(folder) -> Iterator[Callable[[str], Path]]:
+    """The finished run of a case, trained once, in one go, in this process."""
+
+    def run(case: str) -> Path:
+        out = folder / f"undisturbed {case}"
+        if not out.exists():
+            partly_works("train", data_of(case, folder), "--out", out, *CASES[case])
+        return out
+
+    return run
+
+
+def data_of(case: str, folder: Path) -> Path:
+    return folder / ("pictures/pictures.csv" if case == "pictures" else "features.npz")
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return runs.read_lines(run / runs.METRICS)
+
+
+def after(epochs: int, checkpoints: int = 0) -> Moment:
+    """So many epochs are done, and so many checkpoints have been written since."""
+    seen: set[int] = set()
+
+    def reached(run: Path) -> bool:
+        if len(lines(run)) < epochs or not (run / runs.CHECKPOINT).exists():
+            return False
+        seen.add((run / runs.CHECKPOINT).stat().st_mtime_ns)
+        return len(seen) > checkpoints
+
+    return reached
+
+
+def kill_at(moment: Moment, run: Path, *arguments: object) -> None:
+    """Start `partly`, wait for the moment, kill -9."""
+    with (run.parent / "output.txt").open("ab") as output:
+        process = subprocess.Popen(
+            command(*arguments), env=environment(), stdout=output, stderr=output
+        )
+    deadline = time.monotonic() + PATIENCE
+    try:
+        while not moment(run):
+            in_time = process.poll() is None and time.monotonic() < deadline
+            assert in_time, f"never came so far:\n{(run.parent / 'output.txt').read_text()}"
+            time.sleep(0.001)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == -signal.SIGKILL
+    assert len(lines(run)) < EPOCHS
+
+
+def plain(value: Any) -> Any:
+    """A checkpoint as something that `==` compares bit by bit."""
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def result(run: Path) -> dict[str, Any]:
+    """Everything about a run that a crash must not change."""
+    saved = torch.load(run / runs.CHECKPOINT, weights_only=True)
+    return {
+        "files": sorted(path.name for path in run.iterdir()),
+        "weights": (run / runs.WEIGHTS).read_bytes(),
+        "metrics": [{**line, "images_per_second": None} for line in lines(run)],
+        "audit": runs.read_lines(run / runs.AUDIT),
+        "thresholds": json.loads((run / runs.THRESHOLDS).read_text()),
+        "evaluation": json.loads((run / runs.EVALUATION).read_text()),
+        **{f"checkpoint: {name}": plain(value) for name, value in saved.items()},
+    }
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    mine, theirs = result(run), result(other)
+    assert [name for name in theirs if mine[name] != theirs[name]] == []
+
+
+@pytest.mark.parametrize(
+    ("case", "moments"),
+    [
+        ("partly", [after(1, 7), after(3, 2)]),
+        ("role", [after(2, 5)]),
+        ("ll-cp", [after(3)]),
+        ("pictures", [after(1, 11)]),
+    ],
+)
+def test_a_killed_run_ends_as_if_nothing_had_happened(folder, tmp_path, undisturbed, case, moments):
+    run = tmp_path / "run"
+    arguments = ["train", data_of(case, folder), "--out", run, "--resume", *CASES[case]]
+    for moment in moments:
+        kill_at(moment, run, *arguments, "--checkpoint-steps", 1)
+    assert not (run / runs.EVALUATION).exists()
+    partly_works(*arguments)
+    assert len(lines(run)) == EPOCHS
+    assert_same_end(run, undisturbed(case))
+    stores = result(run)["checkpoint: stores"]
+    assert list(stores) == [{"role": "estimates", "ll-cp": "flipped"}.get(case, "pseudo_labels")]
+    assert bool(result(run)["audit"]) == (case in ("partly", "pictures"))
+
+
+# Dies by its own hand just before the n-th time that this file would take its place.
+DIES_WRITING = """
+import os, signal, sys
+from partly import cli
+
+name, left = sys.argv.pop(1), int(sys.argv.pop(1))
+move = os.replace
+
+def replace(source, target, **more):
+    global left
+    left -= os.path.basename(target) == name
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return move(source, target, **more)
+
+os.replace = replace
+cli.main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "time"),
+    [(runs.CONFIG, 1), (runs.CHECKPOINT, 1), (runs.CHECKPOINT, 60), (runs.WEIGHTS, 2)],
+)
+def test_a_run_killed_while_it_writes(folder, tmp_path, undisturbed, file, time):
+    run = tmp_path / "run"
+    arguments = ["train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"]]
+    script = [sys.executable, "-c", DIES_WRITING, file, str(time), *map(str, arguments)]
+    ended = subprocess.run(
+        [*script, "--checkpoint-steps", "1"], env=environment(), capture_output=True, check=False
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not (run / runs.EVALUATION).exists()
+    partly_works(*arguments, "--resume")
+    assert_same_end(run, undisturbed("ll-cp"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--lr", 0.5], "cannot resume .*: learning_rate was 0.01, now it is 0.5"),
+        (["--seed", 1], "cannot resume .*: seed was 0, now it is 1"),
+        (["--hide", "pal:0.5"], "cannot resume .*: setting was 'pal:0.4', now it is 'pal:0.5'"),
+        (["--set", "rate=0.02"], "cannot resume .*: options was .*0.01.*, now it is .*0.02"),
+    ],
+)
+def test_a_run_goes_on_with_its_own_choices_only(folder, undisturbed, more, message):
+    run = undisturbed("ll-cp")
+    before = files_of(run)
+    answer = partly_here(
+        "train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"], "--resume", *more
+    )
+    assert answer.code == 2
+    assert re.search(f"^partly: {message}", answer.err, re.MULTILINE)
+    assert files_of(run) == before
+
+
+@pytest.mark.parametrize("case", ["partly", "ll-cp"])
+def test_a_finished_run_that_is_resumed_stays_as_it_is(folder, undisturbed, case):
+    run = undisturbed(case)
+    before = files_of(run)
+    partly_works("train", data_of(case, folder), "--out", run, *CASES[case], "--resume")
+    now = files_of(run)
+    assert [name for name in before | now if before.get(name) != now.get(name)] == []
+
+
+def test_a_run_is_not_overwritten(folder, undisturbed):
+    run = undisturbed("ll-cp")
+    before = files_of(run)
+    answer = partly_here("train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"])
+    assert answer.code == 2
+    assert f"partly: {run} already holds a run: add --resume" in answer.err
+    assert files_of(run) == before

@@ -1,0 +1,509 @@
+"""The registry of methods, and one battery for everything that is registered in it."""
+
+import inspect
+import io
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from partly import draws, losses, methods
+from partly.errors import ConfigError
+from partly.hiding import hide
+from partly.labels import LabelTable
+from partly.methods import Batch, Step, Training
+from partly.metrics import average_precision
+from partly.propensity import estimate
+from partly.pseudo import posterior
+
+# fmt: off
+DESIGNED = [
+    "bce", "bce_ls", "ign", "an", "an_ls", "wan", "epr", "focal", "asl", "em", "hill", "splc",
+    "ll-r", "ll-ct", "ll-cp", "partial_bce", "csl", "spa", "role", "paper", "partly",
+]
+# fmt: on
+EPOCHS = 6
+EVERY_METHOD = pytest.mark.parametrize("name", methods.available())
+# Where the name of a method is not that of the function that publishes its defaults.
+LOSSES = {"ll-r": "ll", "ll-ct": "ll", "ll-cp": "ll", "paper": "paper_loss", "partly": "consistent"}
+
+
+def easy_data(images: int = 120, labels: int = 5) -> tuple[Tensor, np.ndarray]:
+    """Features [N, 8] and full labels [N, L] that a linear model separates, 30 % positive."""
+    generator = np.random.default_rng(0)
+    features = generator.normal(size=(images, 8))
+    scores = features @ generator.normal(size=(8, labels))
+    full = (scores > np.quantile(scores, 0.7, axis=0)).astype(np.int8)
+    return torch.from_numpy(features).float(), full
+
+
+def training_on(labels: np.ndarray, seed: int = 0) -> Training:
+    table = LabelTable.from_dense(labels)
+    return Training(table, estimate(table), epochs=EPOCHS, seed=seed)
+
+
+def batch_of(training: Training, rows: Any = slice(None), epoch: int = 1) -> Batch:
+    chosen = np.arange(len(training.table))[rows]
+    return Batch(torch.from_numpy(chosen), torch.from_numpy(training.table.dense(chosen)), epoch)
+
+
+def fit(name: str, features: Tensor, training: Training) -> tuple[nn.Linear, list[float]]:
+    """Six short epochs of a linear model, with its estimates where the method has some."""
+    torch.manual_seed(0)
+    model = nn.Linear(features.shape[1], len(training.table.names))
+    step = methods.get(name).start(training)
+    optimisers: list[torch.optim.Optimizer] = [torch.optim.Adam(model.parameters(), lr=0.05)]
+    if training.estimates is not None:
+        optimisers.append(torch.optim.SparseAdam(training.estimates.parameters(), lr=0.5))
+    history = []
+    for epoch in range(1, EPOCHS + 1):
+        for rows in np.array_split(draws.order(0, epoch, len(features)), 4):
+            loss = step(model(features[rows]), batch_of(training, rows, epoch))
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            loss.backward()
+            for optimiser in optimisers:
+                optimiser.step()
+            history.append(loss.item())
+    return model, history
+
+
+def some_steps(step: Step, training: Training, epochs: range = range(1, 4)) -> list[float]:
+    """The losses of a few steps on logits that move; every third image is said "no" to."""
+    generator = torch.Generator().manual_seed(len(epochs))
+    shape = len(training.table), len(training.table.names)
+    found = []
+    for epoch in epochs:
+        logits = torch.randn(shape, generator=generator)
+        logits[::3] -= 6
+        found.append(step(logits, batch_of(training, epoch=epoch)).item())
+    return found
+
+
+# The registry
+
+
+def test_everything_designed_is_available() -> None:
+    assert set(DESIGNED) <= set(methods.available())
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [("ll_cp", "ll-cp"), ("LL-R", "ll-r"), ("an-ls", "an_ls"), (" Partly ", "partly")],
+)
+def test_hyphens_underscores_and_case_do_not_matter(asked: str, found: str) -> None:
+    assert methods.get(asked).name == found
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("rolle", "role"), ("partial-bce2", "partial_bce")])
+def test_did_you_mean(asked: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{meant}'") as caught:
+        methods.get(asked)
+    assert all(name in str(caught.value) for name in methods.available())
+
+
+def test_a_name_like_no_other_gets_the_list_only() -> None:
+    with pytest.raises(ConfigError, match="no method 'xyzzy'; available: ") as caught:
+        methods.get("xyzzy")
+    assert "did you mean" not in str(caught.value)
+
+
+@pytest.fixture
+def own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test registers is gone after it."""
+    monkeypatch.setattr(methods, "_REGISTRY", dict(methods._REGISTRY))
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_registered_function_is_a_method() -> None:
+    @methods.method("own", "a test", parts={"slope": {"slope": 0.0}})
+    def _own(training: Training, *, slope: float = 2.0) -> Step:
+        return lambda logits, batch: slope * logits.sum() + len(training.table)
+
+    assert "own" in methods.available()
+    assert methods.get("own").options == {"slope": 2.0}
+    training = training_on(np.array([[1, 0], [0, 1]]))
+    logits, batch = torch.ones(2, 2), batch_of(training)
+    assert methods.get("own").start(training)(logits, batch) == 10
+    assert methods.get("own").start(training, {"slope": 0.5})(logits, batch) == 4
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_registered_loss_is_told_what_training_knows() -> None:
+    seen: dict[str, Any] = {}
+
+    def loss(
+        logits: Tensor,
+        labels: Tensor,
+        *,
+        epoch: int,
+        priors: Tensor,
+        expected_positives: float,
+        scale: float = 3.0,
+        reduction: str = "mean",
+    ) -> Tensor:
+        seen.update(epoch=epoch, priors=priors, expected_positives=expected_positives)
+        return scale * logits.sum()
+
+    methods.from_loss("own", "a test", loss)
+    assert methods.get("own").options == {"scale": 3.0}
+    training = training_on(np.array([[1, 0, 1], [0, 1, -1]]))
+    step = methods.get("own").start(training, {"scale": 1.0})
+    assert step(torch.ones(2, 3), batch_of(training, epoch=4)) == 6
+    assert seen["epoch"] == 4
+    assert seen["expected_positives"] == training.propensity.expected_positives
+    assert seen["priors"].numpy() == pytest.approx(training.propensity.priors)
+
+
+def test_the_registry_is_left_as_it_was() -> None:
+    assert "own" not in methods.available()
+
+
+# The battery
+
+
+@EVERY_METHOD
+def test_learns_what_is_easy(name: str) -> None:
+    features, full = easy_data()
+    training = training_on(full if methods.get(name).reference else hide(full, "pal:0.5", seed=1))
+    model, history = fit(name, features, training)
+    assert all(math.isfinite(loss) for loss in history)
+    with torch.no_grad():
+        scores = methods.get(name).probability(model(features), {}).numpy()
+    assert average_precision(scores, full).mean() > 0.75  # chance is 0.3
+
+
+@EVERY_METHOD
+@pytest.mark.parametrize("setting", ["fal", "pal:0.3", "ppl:0.6", "spl"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_finite_in_every_setting(name: str, setting: str, dtype: torch.dtype) -> None:
+    """With images of which nothing is known, a batch of one, logits far out, half precision."""
+    _, full = easy_data(images=30)
+    full[:3] = 0
+    training = training_on(hide(full, setting))
+    step = methods.get(name).start(training)
+    for epoch in (1, 2, EPOCHS):
+        for rows in (slice(None), slice(0, 1)):
+            batch = batch_of(training, rows, epoch)
+            logits = 40 * torch.randn(
+                batch.labels.shape, generator=torch.Generator().manual_seed(epoch)
+            )
+            logits = logits.to(dtype).requires_grad_()
+            loss = step(logits, batch)
+            loss.backward()
+            assert loss.shape == ()
+            assert torch.isfinite(loss)
+            assert logits.grad is not None
+            assert torch.isfinite(logits.grad).all()
+
+
+@EVERY_METHOD
+def test_probabilities_rise_with_the_logits(name: str) -> None:
+    method, logits = methods.get(name), torch.linspace(-30, 30, 61)
+    implied = method.probability(logits, {})
+    assert ((implied >= 0) & (implied <= 1)).all()
+    assert (implied.diff() >= 0).all()
+    assert implied[0] < 1e-3
+    assert implied[-1] > 0.999
+    assert method.probability(logits, method.options).equal(implied)
+
+
+def test_the_link_of_a_loss_knows_its_options() -> None:
+    options, logits = {"shift_negative": -2.0}, torch.tensor([0.0])
+    found = methods.get("spa").probability(logits, options)
+    assert found == losses.spa_probability(logits, **options)
+    assert found != methods.get("spa").probability(logits, {})
+
+
+@EVERY_METHOD
+def test_options_are_checked(name: str) -> None:
+    method = methods.get(name)
+    training = training_on(np.array([[1, 0], [0, 1]]))
+    with pytest.raises(ConfigError, match="no option nonsense, more") as caught:
+        method.start(training, {"nonsense": 1, **method.options, "more": 2})
+    listed = [f"{option}={value}" for option, value in method.options.items()] or ["it has none"]
+    assert all(text in str(caught.value) for text in listed)
+
+
+@EVERY_METHOD
+def test_defaults_are_those_the_loss_publishes(name: str) -> None:
+    method = methods.get(name)
+    assert inspect.Parameter.empty not in method.options.values()
+    parameters = inspect.signature(getattr(losses, LOSSES.get(name, name))).parameters
+    for option, value in method.options.items():
+        if option in parameters and not name.startswith("ll-"):
+            assert value == parameters[option].default
+    labels = hide(easy_data()[1], "pal:0.4")
+    implied, spelt = training_on(labels), training_on(labels)
+    assert some_steps(method.start(implied), implied) == some_steps(
+        method.start(spelt, method.options), spelt
+    )
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in DESIGNED if name not in ("ll-cp", "role", "paper", "partly")]
+)
+def test_a_loss_under_its_name_is_that_loss(name: str) -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.4"))
+    batch = batch_of(training, epoch=3)
+    logits = torch.randn(batch.labels.shape, generator=torch.Generator().manual_seed(1))
+    function = getattr(losses, LOSSES.get(name, name))
+    facts = {
+        "epoch": 3,
+        "priors": training.priors,
+        "expected_positives": training.expected_positives,
+        "variant": name.removeprefix("ll-"),
+    }
+    wanted = inspect.signature(function).parameters
+    expected = function(logits, batch.labels, **{k: v for k, v in facts.items() if k in wanted})
+    assert methods.get(name).start(training)(logits, batch) == expected
+
+
+@EVERY_METHOD
+def test_steps_repeat(name: str) -> None:
+    labels = hide(easy_data()[1], "pal:0.4")
+    runs = [training_on(labels), training_on(labels)]
+    one, other = (some_steps(methods.get(name).start(run), run) for run in runs)
+    assert one == other
+
+
+@EVERY_METHOD
+def test_stores_survive_a_checkpoint(name: str) -> None:
+    labels = hide(easy_data()[1], "pal:0.4")
+    going, resumed = training_on(labels), training_on(labels)
+    step, again = methods.get(name).start(going), methods.get(name).start(resumed)
+    some_steps(step, going)
+    for key, store in going.stores.items():
+        file = io.BytesIO()
+        torch.save(store.state_dict(), file)
+        file.seek(0)
+        resumed.stores[key].load_state_dict(torch.load(file, weights_only=True))
+    assert going.stores.keys() == resumed.stores.keys()
+    later = range(4, 6)
+    assert some_steps(step, going, later) == some_steps(again, resumed, later)
+
+
+@EVERY_METHOD
+def test_what_is_remembered_does_not_depend_on_the_order_of_the_batch(name: str) -> None:
+    labels = hide(easy_data()[1], "pal:0.4")
+    logits = torch.randn(labels.shape, generator=torch.Generator().manual_seed(2))
+    order = draws.order(0, 1, len(labels))
+    remembered = []
+    for rows in (np.arange(len(labels)), order):
+        training = training_on(labels)
+        methods.get(name).start(training)(logits[rows], batch_of(training, rows, epoch=2))
+        remembered.append([store.state_dict() for store in training.stores.values()])
+    for one, other in zip(*remembered, strict=True):
+        assert all(one[key].equal(other[key]) for key in one)
+
+
+@EVERY_METHOD
+def test_every_part_can_be_removed(name: str) -> None:
+    method = methods.get(name)
+    labels = hide(easy_data()[1], "ppl:0.5")
+    whole = training_on(labels)
+    with_all = some_steps(method.start(whole), whole)
+    for options in method.parts.values():
+        without = training_on(labels)
+        losses_without = some_steps(method.start(without, options), without)
+        assert all(math.isfinite(loss) for loss in losses_without)
+        assert losses_without != with_all
+
+
+# Picks
+
+
+def test_picks_depend_on_seed_epoch_and_row_only() -> None:
+    labels = np.full((200, 40), -1)
+    labels[0, 0] = 1
+    training = training_on(labels)
+    whole = training.pick(batch_of(training), 0.3)
+    assert whole is not None
+    assert whole.float().mean() == pytest.approx(0.3, abs=0.025)
+    rows = np.array([150, 3, 77])
+    assert training.pick(batch_of(training, rows), 0.3).equal(whole[rows])
+    others = (
+        training.pick(batch_of(training, epoch=2), 0.3),
+        training_on(labels, seed=1).pick(batch_of(training), 0.3),
+    )
+    for other in others:
+        assert (other == whole).float().mean() == pytest.approx(0.3**2 + 0.7**2, abs=0.03)
+    more = training.pick(batch_of(training), 0.6)
+    assert (more | ~whole).all()
+    assert training.pick(batch_of(training), 1.0) is None
+    assert not training.pick(batch_of(training), 0.0).any()
+
+
+@pytest.mark.parametrize("name", ["paper", "partly"])
+def test_a_share_of_the_unknown_part_is_drawn_from_the_seed(name: str) -> None:
+    labels = hide(easy_data()[1], "pal:0.4")
+
+    def losses_of(seed: int, q: float) -> list[float]:
+        training = training_on(labels, seed)
+        return some_steps(methods.get(name).start(training, {"q": q}), training)
+
+    assert losses_of(0, 0.5) == losses_of(0, 0.5)
+    assert losses_of(0, 0.5) != losses_of(1, 0.5)
+    assert losses_of(0, 1.0) == losses_of(1, 1.0)
+
+
+# The default and the paper
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("partly", {"weight": "0:1"}), ("partly", {"q": "0:1"}), ("paper", {"q": "0:1"})],
+)
+@pytest.mark.parametrize("setting", ["pal:0.3", "ppl:0.6"])
+def test_the_unknown_part_may_start_at_nothing(
+    name: str, options: dict[str, str], setting: str
+) -> None:
+    training = training_on(hide(easy_data()[1], setting))
+    found = some_steps(methods.get(name).start(training, options), training)
+    assert all(math.isfinite(loss) for loss in found)
+    assert torch.isfinite(training.stores["pseudo_labels"].values).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("partly", {"update": "magic"}),
+        ("partly", {"start": "half"}),
+        ("partly", {"momentum": 1.0}),
+        ("partly", {"store": "float8"}),
+        ("partly", {"weight": "a:b"}),
+        ("partly", {"share": "some"}),
+        ("paper", {"d": "guess"}),
+        ("paper", {"p": "guess"}),
+        ("paper", {"q": "many"}),
+        ("asl", {"unknown": "maybe"}),
+        ("an_ls", {"convention": "third"}),
+    ],
+)
+def test_values_that_make_no_sense(name: str, options: dict[str, Any]) -> None:
+    training = training_on(np.array([[1, -1], [0, 1]]))
+    with pytest.raises(ConfigError):
+        some_steps(methods.get(name).start(training, options), training)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "start"),
+    [
+        ("paper", {}, lambda training: torch.full((5,), 0.5)),
+        ("partly", {}, lambda training: training.priors),
+        ("partly", {"start": "0.25"}, lambda training: torch.full((5,), 0.25)),
+    ],
+)
+def test_pseudo_labels_start_where_they_are_told(
+    name: str, options: dict[str, str], start: Callable[[Training], Tensor]
+) -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.4"))
+    methods.get(name).start(training, options)
+    believed = training.stores["pseudo_labels"].get(torch.arange(120))
+    assert torch.allclose(believed, start(training).expand(120, 5), atol=2**-12)
+
+
+def test_the_paper_remembers_its_predictions() -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.4"))
+    step = methods.get("paper").start(training)
+    rows = np.array([5, 2])
+    logits = torch.tensor([[-3.0, -1, 0, 1, 3]] * 2)
+    step(logits, batch_of(training, rows))
+    believed = training.stores["pseudo_labels"].get(torch.arange(120))
+    assert torch.allclose(believed[rows], torch.sigmoid(logits), atol=2**-11)
+    assert (believed[np.delete(np.arange(120), rows)] == 0.5).all()
+
+
+def test_partly_moves_its_pseudo_labels_by_the_momentum() -> None:
+    labels = hide(easy_data()[1], "pal:0.4")  # c₊ = c₋, no α/β: the posterior is the prediction
+    training = training_on(labels)
+    step = methods.get("partly").start(training, {"momentum": 0.7})
+    logits = torch.linspace(-3, 3, labels.size).view(labels.shape)
+    step(logits, batch_of(training))
+    expected = 0.7 * training.priors + 0.3 * torch.sigmoid(logits)
+    believed = training.stores["pseudo_labels"].get(torch.arange(120))
+    assert torch.allclose(believed, expected, atol=2**-10)
+
+
+def test_partly_weighs_a_sample_for_the_whole_unknown_part() -> None:
+    training = training_on(hide(easy_data()[1], "ppl:0.5"))  # c₋ = 0: the weights tilt the model
+    options = {"weight": "0.2:0.7", "q": 0.25, "momentum": 0.0}
+    step = methods.get("partly").start(training, options)
+    pseudo, batch = training.stores["pseudo_labels"], batch_of(training, epoch=2)
+    logits = torch.linspace(-3, 3, batch.labels.numel()).view(batch.labels.shape)
+    before, picked = pseudo.get(batch.rows), training.pick(batch, 0.25)
+    found = step(logits, batch)
+    expected = losses.consistent(logits, batch.labels, before, weight=0.3 / 0.25, picked=picked)
+    assert found.item() == pytest.approx(expected.item())
+    propensity = training.propensity
+    fresh = posterior(
+        logits,
+        c_positive=propensity.positive,
+        c_negative=propensity.negative,
+        weight_unknown=0.3,
+    )
+    assert torch.allclose(pseudo.get(batch.rows), fresh, atol=2**-11)
+
+
+# Large losses, flipped for good
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.0123])
+def test_ll_cp_flips_a_few_more_each_step_and_keeps_them(rate: float) -> None:
+    labels = hide(easy_data()[1], "pal:0.4")
+    training = training_on(labels)
+    step = methods.get("ll-cp").start(training, {"rate": rate})
+    flipped = training.stores["flipped"].values
+    a_step = math.ceil(labels.size * rate)
+    generator = torch.Generator().manual_seed(3)
+    before = flipped.clone()
+    for number, epoch in enumerate((1, 1, 2, 2, 3, 4)):
+        logits = torch.randn(labels.shape, generator=generator)
+        step(logits, batch_of(training, epoch=epoch))
+        assert (flipped > 0).sum() == a_step * max(number - 1, 0)
+        assert (flipped >= before).all()
+        assert not flipped[torch.from_numpy(labels) != -1].any()
+        fresh, left = (flipped > before), torch.from_numpy(labels == -1) & (flipped == 0)
+        if fresh.any():
+            assert logits[fresh].min() >= logits[left].max()
+        before = flipped.clone()
+
+
+def test_ll_cp_counts_what_is_flipped_as_positive() -> None:
+    training = training_on(np.array([[1, -1, -1, 0]]))
+    step = methods.get("ll-cp").start(training, {"rate": 0.25})
+    logits = torch.tensor([[0.5, 2.0, -1.0, -2.0]])
+    found = step(logits, batch_of(training, epoch=2))
+    assert found == losses.bce(logits, torch.tensor([[1, 1, 0, 0]]))
+    assert training.stores["flipped"].get(torch.tensor([0])).tolist() == [[0, 1, 0, 0]]
+
+
+# ROLE's estimates
+
+
+def test_role_estimates_start_where_the_paper_says() -> None:
+    labels = hide(easy_data(images=400)[1], "pal:0.5")
+    estimates = torch.sigmoid(methods.role_estimates(LabelTable.from_dense(labels), 0).weight)
+    assert np.allclose(estimates[labels == 1].detach(), 0.995)
+    assert np.allclose(estimates[labels == 0].detach(), 0.005)
+    unknown = estimates[labels == -1].detach()
+    assert 0.4 <= unknown.min() < 0.41
+    assert 0.59 < unknown.max() <= 0.6
+    assert unknown.mean() == pytest.approx(0.5, abs=0.01)
+    other = torch.sigmoid(methods.role_estimates(LabelTable.from_dense(labels), 1).weight)
+    assert (other[labels == -1] != estimates[labels == -1]).float().mean() > 0.99
+
+
+def test_role_estimates_learn_in_the_rows_of_the_batch_only() -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.4"))
+    step = methods.get("role").start(training)
+    assert training.estimates is training.stores["estimates"]
+    rows = np.array([7, 3, 100])
+    step(torch.zeros(3, 5), batch_of(training, rows)).backward()
+    gradient = training.estimates.weight.grad.coalesce()
+    assert gradient.indices()[0].tolist() == sorted(rows.tolist())
+    assert (gradient.values() != 0).any(dim=1).all()

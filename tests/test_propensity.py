@@ -1,0 +1,105 @@
+"""c₊, c₋ and the priors: by hand, and on labels hidden from a known truth."""
+
+import numpy as np
+import pytest
+
+from partly.errors import ConfigError
+from partly.hiding import hide
+from partly.labels import LabelTable
+from partly.propensity import ASSUMED_SHARE, estimate
+
+
+@pytest.fixture(scope="module")
+def table() -> LabelTable:
+    """4 images × 5 labels: 3 known positives, 5 known negatives, nothing on the last label."""
+    return LabelTable.from_dense(
+        [[1, 0, -1, 0, -1], [1, -1, -1, 0, -1], [-1, 1, -1, 0, -1], [-1, -1, 0, -1, -1]]
+    )
+
+
+def test_given_the_expected_positives(table: LabelTable) -> None:
+    found = estimate(table, expected_positives=1.5)
+    assert found.positive == pytest.approx(3 / (4 * 1.5))
+    assert found.negative == pytest.approx(5 / (4 * 3.5))
+    assert "1.5 positives an image were given" in found.source
+
+
+def test_missing_at_random_where_negatives_are_known(table: LabelTable) -> None:
+    found = estimate(table)
+    assert found.positive == found.negative == pytest.approx(8 / 20)
+    assert "missing at random" in found.source
+    # (positives / c + mean) / (known / c + 1), the mean being 3 of 8.
+    expected = [(5 + 0.375) / 6, (2.5 + 0.375) / 6, 0.375 / 3.5, 0.375 / 8.5, 0.375]
+    assert found.priors == pytest.approx(expected)
+    assert found.expected_positives == pytest.approx(sum(expected))
+
+
+def test_assumed_where_only_positives_are_known(table: LabelTable) -> None:
+    found = estimate(table.keep(table.values == 1))
+    assert (found.positive, found.negative) == (ASSUMED_SHARE, 0.0)
+    assert "assumed that 50 %" in found.source
+    # (positives / c + mean) / (images + 1), the mean being 3 / ½ of 20; never above 0.99.
+    assert found.priors == pytest.approx([(4 + 0.3) / 5, (2 + 0.3) / 5, 0.06, 0.06, 0.06])
+
+
+@pytest.mark.parametrize(
+    ("setting", "positive", "negative", "tell"),
+    [
+        ("fal", 1, 1, False),
+        ("fal", 1, 1, True),
+        ("pal:0.3", 0.3, 0.3, False),
+        ("pal:0.3", 0.3, 0.3, True),
+        ("ppl:0.6", 0.6, 0, True),
+        ("ppl:0.5", 0.5, 0, False),
+    ],
+)
+def test_close_to_the_truth(
+    full_labels: np.ndarray, setting: str, positive: float, negative: float, tell: bool
+) -> None:
+    true_priors = full_labels.mean(axis=0)
+    expected = float(true_priors.sum())
+    hidden = hide(LabelTable.from_dense(full_labels), setting, seed=1)
+    found = estimate(hidden, expected if tell else None)
+    assert found.positive == pytest.approx(positive, rel=0.05)
+    assert found.negative == pytest.approx(negative, rel=0.05)
+    assert found.expected_positives == pytest.approx(expected, rel=0.05)
+    assert np.abs(found.priors - true_priors).max() < 0.04
+    assert np.corrcoef(found.priors, true_priors)[0, 1] > 0.99
+
+
+def test_single_positive(full_labels: np.ndarray) -> None:
+    expected = float(full_labels.sum(axis=1).mean())
+    found = estimate(hide(LabelTable.from_dense(full_labels), "spl"), expected)
+    share = (full_labels == 1).any(axis=1).sum() / full_labels.sum()
+    assert found.positive == pytest.approx(share)
+    assert found.expected_positives == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize("expected", [0, -1, 5, 7.5, float("nan"), float("inf")])
+def test_impossible_expected_positives(table: LabelTable, expected: float) -> None:
+    with pytest.raises(ConfigError, match="between 0 and 5"):
+        estimate(table, expected)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[-1, -1], [-1, -1]],
+        [[0, 0], [0, -1]],
+        [[1, 1], [1, 1]],
+        [[1, -1], [1, -1]],
+        [[1, -1], [0, -1]],
+    ],
+)
+@pytest.mark.parametrize("expected", [None, 0.01, 1.99])
+def test_priors_are_sane_whatever_is_known(values: list, expected: float | None) -> None:
+    table = LabelTable.from_dense(values)
+    if expected == 0.01 and (table.values == 1).any():
+        with pytest.raises(ConfigError, match="the expectation is too low"):
+            estimate(table, expected)
+        return
+    found = estimate(table, expected)
+    assert ((found.priors > 0) & (found.priors < 1)).all()
+    assert 0 <= found.positive <= 1
+    assert 0 <= found.negative <= 1
+    assert found.expected_positives == pytest.approx(found.priors.sum())

@@ -1,0 +1,247 @@
+"""Pseudo-labels: the store, the posterior update, the collapse it prevents, the audit."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from partly.errors import ConfigError
+from partly.labels import LabelTable
+from partly.pseudo import PseudoLabels, audit, posterior
+
+# The largest distance between a number in [0, 1] and the nearest one the store can hold.
+ROUNDING = {"float16": 2.0**-12, "uint8": 0.5 / 255}
+BYTES = {"float16": 2, "uint8": 1}
+STORES = pytest.mark.parametrize("dtype", sorted(ROUNDING))
+
+
+# The store
+
+
+@STORES
+def test_start_is_one_number_or_one_a_label(dtype: str) -> None:
+    rows = torch.arange(3)
+    assert (PseudoLabels(3, 4, start=1.0, dtype=dtype).get(rows) == 1).all()
+    priors = np.array([0.1, 0.5, 0.25, 0.0])
+    started = PseudoLabels(3, 4, start=priors, dtype=dtype).get(rows)
+    assert started.dtype == torch.float32
+    assert started.shape == (3, 4)
+    assert np.abs(started.numpy() - priors).max() <= ROUNDING[dtype] + 1e-7
+    assert PseudoLabels(3, 4, dtype=dtype).values.element_size() == BYTES[dtype]
+
+
+@STORES
+@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8))
+def test_rounding(dtype: str, numbers: list[float]) -> None:
+    store = PseudoLabels(1, len(numbers), dtype=dtype)
+    store.update(torch.tensor([0]), torch.tensor([numbers]))
+    error = store.get(torch.tensor([0])) - torch.tensor([numbers])
+    assert error.abs().max() <= ROUNDING[dtype] + 1e-7
+
+
+@STORES
+@pytest.mark.parametrize("momentum", [0.0, 0.5, 0.7])
+def test_update_blends_where_it_is_told(dtype: str, momentum: float) -> None:
+    store = PseudoLabels(4, 3, start=0.2, momentum=momentum, dtype=dtype)
+    rows = torch.tensor([3, 1])
+    values = torch.tensor([[0.9, 0.8, 0.7], [0.0, 0.5, 1.0]])
+    which = torch.tensor([[True, False, True], [False, True, True]])
+    before = store.get(torch.arange(4))
+    store.update(rows, values, which)
+    expected = before.clone()
+    expected[rows] = torch.where(which, momentum * before[rows] + (1 - momentum) * values, 0.2)
+    assert (store.get(torch.arange(4)) - expected).abs().max() <= ROUNDING[dtype] + 1e-6
+    store.update(rows, values)
+    expected[rows] = momentum * expected[rows] + (1 - momentum) * values
+    assert (store.get(torch.arange(4)) - expected).abs().max() <= 2 * ROUNDING[dtype] + 1e-6
+    assert (store.get(torch.tensor([0, 2])) == before[[0, 2]]).all()
+
+
+@STORES
+@pytest.mark.parametrize("which", [None, torch.ones(1, 4, dtype=torch.bool)])
+def test_a_diverged_step_leaves_the_store_as_it_was(dtype: str, which: Tensor | None) -> None:
+    store = PseudoLabels(1, 4, start=0.25, momentum=0.5, dtype=dtype)
+    before = store.get(torch.tensor([0]))
+    values = torch.tensor([[torch.nan, torch.inf, -torch.inf, 0.75]])
+    store.update(torch.tensor([0]), values, which)
+    after = store.get(torch.tensor([0]))
+    assert (after[0, :3] == before[0, :3]).all()
+    assert after[0, 3] == pytest.approx(0.5, abs=2 * ROUNDING[dtype])
+
+
+@STORES
+def test_no_gradient_and_no_half_precision_leaks_out(dtype: str) -> None:
+    store = PseudoLabels(2, 2, dtype=dtype)
+    store.update(torch.arange(2), torch.full((2, 2), 0.25, requires_grad=True).bfloat16())
+    believed = store.get(torch.arange(2))
+    assert not believed.requires_grad
+    assert believed.dtype == torch.float32
+
+
+@STORES
+def test_state_round_trip(dtype: str) -> None:
+    store, other = (PseudoLabels(5, 3, momentum=0.3, dtype=dtype) for _ in range(2))
+    store.update(torch.arange(5), torch.rand(5, 3, generator=torch.Generator().manual_seed(0)))
+    other.load_state_dict({name: value.clone() for name, value in store.state_dict().items()})
+    assert other.values.equal(store.values)
+    assert other.get(torch.arange(5)).equal(store.get(torch.arange(5)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"dtype": "int4"}, "float16 or uint8, not 'int4'"),
+        ({"momentum": 1.0}, r"\[0, 1\), not 1.0"),
+        ({"momentum": -0.1}, r"\[0, 1\)"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        PseudoLabels(1, 1, **settings)
+
+
+# The posterior
+
+
+PI = torch.tensor([0.001, 0.03, 0.2, 0.5, 0.9], dtype=torch.float64)
+SITUATIONS = pytest.mark.parametrize(
+    ("c_positive", "c_negative"),
+    [(0.3, 0.3), (0.6, 0.0), (0.35, 0.0), (0.5, 0.2), (0.1, 0.7), (0.0, 0.5), (0.999, 0.5)],
+)
+
+
+def chance_unknown_is_positive(pi: Tensor, c_positive: float, c_negative: float) -> Tensor:
+    """P(y = 1 | unknown), by Bayes."""
+    return pi * (1 - c_positive) / (pi * (1 - c_positive) + (1 - pi) * (1 - c_negative))
+
+
+def fitted_logits(
+    pi: Tensor,
+    believed: Tensor,
+    *,
+    c_positive: float,
+    c_negative: float,
+    ratio: float = 1.0,
+    weight_known: float = 1.0,
+    weight_unknown: float = 1.0,
+) -> Tensor:
+    """Where the weighted cross-entropy of infinitely many images alike is smallest."""
+    unknown = pi * (1 - c_positive) + (1 - pi) * (1 - c_negative)
+    for_positive = weight_known * c_positive * pi + weight_unknown * unknown * believed
+    for_negative = weight_known * c_negative * (1 - pi) + weight_unknown * unknown * (1 - believed)
+    return torch.log(ratio * for_positive / for_negative)
+
+
+@SITUATIONS
+@pytest.mark.parametrize(("alpha", "beta"), [(1.0, 1.0), (0.95, 0.05), (0.6, 0.4)])
+@pytest.mark.parametrize(("weight_known", "weight_unknown"), [(1, 1), (1, 0.1), (0.5, 2)])
+def test_posterior_is_self_consistent(
+    c_positive: float,
+    c_negative: float,
+    alpha: float,
+    beta: float,
+    weight_known: float,
+    weight_unknown: float,
+) -> None:
+    """A model fitted with the right pseudo-labels gives the right pseudo-labels back; its logits
+    are those of the formula in shared/method.md."""
+    situation = {
+        "c_positive": c_positive,
+        "c_negative": c_negative,
+        "weight_known": weight_known,
+        "weight_unknown": weight_unknown,
+    }
+    truth = chance_unknown_is_positive(PI, c_positive, c_negative)
+    logits = fitted_logits(PI, truth, ratio=alpha / beta, **situation)
+    tilt = (c_positive * weight_known + (1 - c_positive) * weight_unknown) / (
+        c_negative * weight_known + (1 - c_negative) * weight_unknown
+    )
+    formula = torch.logit(PI) + np.log(alpha / beta) + np.log(tilt)
+    assert torch.allclose(logits, formula)
+    for a, b in ((alpha, beta), (torch.tensor(alpha), torch.tensor(beta))):
+        believed = posterior(logits.requires_grad_(), alpha=a, beta=b, **situation)
+        assert torch.allclose(believed.double(), truth, rtol=1e-4)
+        assert not believed.requires_grad
+
+
+def test_in_pal_only_the_imbalance_goes() -> None:
+    logits = torch.linspace(-5, 5, 7)
+    same = {"c_positive": 0.3, "c_negative": 0.3, "weight_unknown": 0.2}
+    assert torch.allclose(posterior(logits, **same), torch.sigmoid(logits))
+    tilted = posterior(logits + np.log(19), alpha=0.95, beta=0.05, **same)
+    assert torch.allclose(tilted, torch.sigmoid(logits), rtol=1e-5)
+
+
+@pytest.mark.parametrize("c_positive", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("c_negative", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("weight_unknown", [0.0, 1.0])
+def test_posterior_is_a_probability_at_every_extreme(
+    c_positive: float, c_negative: float, weight_unknown: float
+) -> None:
+    """No positive annotated, all of them, a part of no weight: a schedule may start there."""
+    believed = posterior(
+        torch.tensor([-1e4, 0.0, 1e4]),
+        c_positive=c_positive,
+        c_negative=c_negative,
+        weight_unknown=weight_unknown,
+    )
+    assert torch.isfinite(believed).all()
+    assert (believed.diff() >= 0).all()
+
+
+@pytest.mark.parametrize(("c_positive", "c_negative"), [(0.3, 0.3), (0.6, 0.0), (0.35, 0.0)])
+def test_the_literal_update_collapses_and_the_posterior_does_not(
+    c_positive: float, c_negative: float
+) -> None:
+    """The paper's tilt (β = 0.05) fed back as the next target, 60 visits of perfect fitting."""
+    situation = {"c_positive": c_positive, "c_negative": c_negative}
+    truth = chance_unknown_is_positive(PI, c_positive, c_negative)
+    rows = torch.tensor([0])
+    for update in ("prediction", "posterior"):
+        store = PseudoLabels(1, len(PI), start=0.5 * np.ones(len(PI)))
+        for _ in range(60):
+            logits = fitted_logits(PI, store.get(rows)[0].double(), ratio=19.0, **situation)
+            fresh = torch.sigmoid(logits)
+            if update == "posterior":
+                fresh = posterior(logits, alpha=0.95, beta=0.05, **situation)
+            store.update(rows, fresh[None].clamp(max=0.9995))  # float16 ends at 1, log at 0
+        believed = store.get(rows)[0].double()
+        if update == "prediction":
+            assert (believed[1:] > 0.9).all()
+        else:
+            assert torch.allclose(believed, truth, atol=0.02)
+
+
+# The audit
+
+
+def test_audit_by_hand() -> None:
+    truth = LabelTable.from_dense([[1, 0, 1], [0, 1, -1], [1, 1, 1]])
+    known = LabelTable.from_dense([[1, -1, -1], [-1, -1, -1], [-1, 1, -1]])
+    values = np.array([[0.5, 0.2, 0.6], [0.9, 0.8, 0.5], [0.6, 0.5, 0.8]])
+    # Hidden: column 0 rows 1, 2 (0, 1: ranked wrongly), column 1 rows 0, 1 (0, 1: rightly),
+    # column 2 rows 0, 2 (both positive).
+    result = audit(values, known, truth)
+    by_label = result["by_label"]
+    assert result["hidden_entries"] == 6
+    assert by_label["average_precision"] == pytest.approx([0.5, 1, 1])
+    assert result["mAP"] == pytest.approx(2.5 / 3)
+    assert by_label["mean_absolute_error"] == pytest.approx([0.65, 0.2, 0.3])
+    assert result["mean_absolute_error"] == pytest.approx((0.9 + 0.4 + 0.2 + 0.2 + 0.4 + 0.2) / 6)
+    assert by_label["mean_pseudo_label"] == pytest.approx([0.75, 0.5, 0.7])
+    assert result["mean_pseudo_label"] == pytest.approx(3.9 / 6)
+    assert by_label["share_positive"] == pytest.approx([0.5, 0.5, 1])
+    assert result["share_positive"] == pytest.approx(4 / 6)
+
+
+def test_audit_where_nothing_is_hidden_or_no_positive_is() -> None:
+    truth = LabelTable.from_dense([[1, 0], [0, 0]])
+    assert audit(np.zeros((2, 2)), truth, truth) == {"hidden_entries": 0}
+    result = audit(np.zeros((2, 2)), LabelTable.from_dense([[1, 0], [-1, -1]]), truth)
+    assert result["hidden_entries"] == 2
+    assert result["mAP"] is None
+    assert result["by_label"]["average_precision"] == [None, None]

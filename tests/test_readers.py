@@ -1,0 +1,368 @@
+"""Readers: a path enters, a label table leaves, or one error that says everything."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as arrow
+import pytest
+from pyarrow import parquet
+
+from partly.errors import ConfigError, DataError, PartlyError
+from partly.labels import LabelTable
+from partly.readers import read
+
+NAN = float("nan")
+
+
+def refuses(path: Path, *sentences: str) -> PartlyError:
+    """Reading fails with an error of ours that contains every one of these."""
+    with pytest.raises(PartlyError) as caught:
+        read(path)
+    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
+    assert not missing, f"not in the message: {missing}\n{caught.value}"
+    return caught.value
+
+
+# Arrays
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a data set of 5 + 3 rows and 10 labels in which some arrays are replaced; None
+    leaves an array out."""
+
+    def write(**replaced: Any) -> Path:
+        generator = np.random.default_rng(0)
+        arrays = {
+            "X_train": generator.normal(size=(5, 4)).astype(np.float16),
+            "Y_train": generator.integers(-1, 2, size=(5, 10)).astype(np.int8),
+            "X_test": generator.normal(size=(3, 4)).astype(np.float16),
+            "Y_test": generator.integers(0, 2, size=(3, 10)).astype(np.int8),
+        }
+        arrays = {k: v for k, v in {**arrays, **replaced}.items() if v is not None}
+        np.savez(tmp_path / "data.npz", **arrays)
+        return tmp_path / "data.npz"
+
+    return write
+
+
+def test_npz(npz: Callable[..., Path]) -> None:
+    path = npz()
+    table, arrays = read(str(path)), np.load(path)
+    assert len(table) == 8
+    assert table.names == tuple(f"label {column}" for column in range(10))
+    assert len(set(table.ids)) == 8
+    for split in ("train", "test"):
+        part = table.part(split)
+        assert part is not None
+        assert (part.dense() == arrays[f"Y_{split}"]).all()
+        assert (part.features == arrays[f"X_{split}"]).all()
+    assert table.part("validation") is None
+
+
+@pytest.mark.parametrize("key", ["names", "label_names"])
+def test_npz_bit_packed_with_names(npz: Callable[..., Path], key: str) -> None:
+    labels = np.random.default_rng(1).integers(0, 2, size=(5, 10)).astype(np.uint8)
+    names = np.array([f"thing {column}" for column in range(10)])
+    table = read(
+        npz(Y_train=np.packbits(labels, axis=1), Y_test=np.ones((3, 10), np.uint8), **{key: names})
+    )
+    assert table.names == tuple(names)
+    assert (table.dense()[:5] == labels).all()
+    assert (table.dense()[5:] == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.uint8, bool])
+def test_npz_labels_of_any_kind(npz: Callable[..., Path], dtype: Any) -> None:
+    labels = np.arange(50).reshape(5, 10) % 3 == 0
+    assert (read(npz(Y_train=labels.astype(dtype))).dense()[:5] == labels).all()
+
+
+def test_npz_validation_and_ids(npz: Callable[..., Path]) -> None:
+    table = read(
+        npz(
+            X_validation=np.ones((2, 4)),
+            Y_validation=np.full((2, 10), -1),
+            ids_train=np.array([9, 25, 30, 100012, 5]),
+            ids_test=np.array(["a", "b", "c"]),
+        )
+    )
+    parts = {split: table.part(split) for split in ("train", "validation", "test")}
+    assert [len(part) for part in parts.values()] == [5, 2, 3]
+    assert parts["train"].ids.tolist() == ["9", "25", "30", "100012", "5"]
+    assert parts["test"].ids.tolist() == ["a", "b", "c"]
+    assert parts["validation"].known == 0
+
+
+def test_npz_with_one_part_only(npz: Callable[..., Path]) -> None:
+    assert len(read(npz(X_test=None, Y_test=None))) == 5
+    assert read(npz(X_train=None, Y_train=None)).splits.tolist() == ["test"] * 3
+
+
+@pytest.mark.parametrize(
+    ("replaced", "sentences"),
+    [
+        ({"X_train": None, "X_test": None}, ["no X_train and Y_train", "Y_train, Y_test"]),
+        ({"Y_test": np.zeros((3, 9))}, ["different numbers of labels", "9", "10"]),
+        ({"Y_train": np.zeros((4, 10))}, ["Y_train has 4 rows, X_train has 5"]),
+        ({"Y_train": np.zeros(5)}, ["Y_train", "(5,)"]),
+        ({"X_test": np.zeros((3, 5))}, ["different numbers of features: X_train 4, X_test 5"]),
+        ({"X_train": np.zeros((5, 2, 2))}, ["not two dimensions", "(5, 2, 2)"]),
+        ({"names": np.array(["a", "b", "c"])}, ["10 columns for 3 names"]),
+        ({"names": np.array(["same"] * 10)}, ["label names occur more than once: same"]),
+        ({"ids_train": np.array([1, 2, 3, 4, 4])}, ["image ids occur more than once: 4"]),
+        ({"ids_train": np.arange(4), "ids_test": np.arange(4, 8)}, ["ids_train"]),
+        ({"X_test": np.array([[0, 0, 0, NAN]] * 3)}, ["not finite", "test-0"]),
+        ({"X_train": np.full((5, 4), "text")}, ["X_train"]),
+        ({"X_train": np.zeros(())}, ["X_train"]),
+        ({"names": np.array("cat")}, ["names"]),
+        ({"Y_train": np.full((5, 10), "x")}, ["labels are not numbers"]),
+        ({"Y_train": np.array([[{}] * 10] * 5)}, ["cannot read"]),
+    ],
+)
+def test_npz_refuses(npz: Callable[..., Path], replaced: dict, sentences: list[str]) -> None:
+    refuses(npz(**replaced), *sentences)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.float32])
+def test_npz_names_the_cell_of_a_label_2(npz: Callable[..., Path], dtype: Any) -> None:
+    labels, names = np.zeros((3, 10), dtype), np.array([f"thing {j}" for j in range(10)])
+    labels[1, 7] = 2
+    refuses(npz(Y_test=labels), "row 1 of Y_test", "column 7")
+    refuses(npz(Y_test=labels, names=names), "row 1 of Y_test", "column thing 7")
+
+
+def test_npz_nan_is_not_a_label(npz: Callable[..., Path]) -> None:
+    labels = np.zeros((5, 10))
+    labels[4, 0] = NAN
+    refuses(npz(Y_train=labels), "row 4 of Y_train", "column 0", "NaN")
+
+
+def test_npz_reports_the_labels_of_all_parts_at_once(npz: Callable[..., Path]) -> None:
+    replaced = {"Y_train": np.full((5, 10), 2.0), "Y_test": np.full((3, 10), 3.0)}
+    refuses(npz(**replaced), "Y_train", "Y_test")
+
+
+def an_npy(path: Path) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.zeros(3))
+    return file.getvalue()
+
+
+def with_broken_compression(path: Path) -> bytes:
+    content = bytearray(path.read_bytes())
+    name_and_extra = int.from_bytes(content[26:28], "little") + int.from_bytes(
+        content[28:30], "little"
+    )
+    content[30 + name_and_extra] ^= 0xFF  # the first compressed byte
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: b"",
+        lambda path: b"no zip at all",
+        lambda path: path.read_bytes()[:300],
+        lambda path: path.read_bytes()[:-300],
+        an_npy,
+        with_broken_compression,
+    ],
+)
+def test_what_is_no_npz(tmp_path: Path, damage: Callable[[Path], bytes]) -> None:
+    path = tmp_path / "broken.npz"
+    features = np.random.default_rng(0).normal(size=(50, 40))
+    np.savez_compressed(path, X_train=features, Y_train=np.ones((50, 3)))
+    path.write_bytes(damage(path))
+    refuses(path, f"cannot read {path}")
+
+
+def test_npz_reads_the_shared_coco_features(coco_features: Path) -> None:
+    table = read(coco_features)
+    train, test = table.part("train"), table.part("test")
+    assert (len(train), len(test), len(table.names)) == (82_081, 17_592, 80)
+    assert train.names[0] == "person"
+    assert train.known == 82_081 * 80
+    assert train.counts_by_image().positive.min() == 1
+    assert train.features.shape == (82_081, 256)
+
+
+# Manifests
+
+
+def as_csv(folder: Path, columns: dict[str, list]) -> Path:
+    def cell(value: object) -> str:
+        text = "" if value is None else str(value)
+        return f'"{text}"' if "," in text else text
+
+    lines = [columns.keys(), *zip(*columns.values(), strict=True)]
+    text = "\n".join(",".join(map(cell, line)) for line in lines) + "\n"
+    (folder / "data.csv").write_text(text, encoding="utf-8")
+    return folder / "data.csv"
+
+
+def as_parquet(folder: Path, columns: dict[str, list]) -> Path:
+    parquet.write_table(arrow.table(columns), folder / "data.parquet")
+    return folder / "data.parquet"
+
+
+BOTH = pytest.mark.parametrize("write", [as_csv, as_parquet])
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ([1, 0, -1, None], [1, 0, -1, -1]),
+        ([1.0, 0.0, -1.0, None], [1, 0, -1, -1]),
+        ([True, False, None, True], [1, 0, -1, 1]),
+        (["1", "0", "-1", ""], [1, 0, -1, -1]),
+        ([" 1", "0 ", "  ", " true "], [1, 0, -1, 1]),
+        (["TRUE", "False", "true", "false"], [1, 0, 1, 0]),
+        ([None, None, None, None], [-1, -1, -1, -1]),
+    ],
+)
+def test_what_a_cell_means(
+    tmp_path: Path, write: Callable[..., Path], cells: list, expected: list[int]
+) -> None:
+    paths = [f"{letter}.jpg" for letter in "abcd"]
+    table = read(write(tmp_path, {"path": paths, "cat": cells, "dog": [1, 1, 0, 0]}))
+    assert table.names == ("cat", "dog")
+    assert table.dense().tolist() == [list(row) for row in zip(expected, [1, 1, 0, 0], strict=True)]
+    assert table.ids.tolist() == paths
+    assert table.paths.tolist() == [str(tmp_path / path) for path in paths]
+    assert table.splits is None
+
+
+@BOTH
+@pytest.mark.parametrize("path_column", ["path", "image", "file", "filename"])
+def test_manifest_with_ids_and_splits(
+    tmp_path: Path, write: Callable[..., Path], path_column: str
+) -> None:
+    columns = {
+        "cat": [1, 0, None],
+        "split": ["train", "test", "validation"],
+        path_column: ["pictures/a, b.jpg", "/elsewhere/ä.png", "c.jpg"],
+        "id": [7, 30, 200],
+        "dog, or wolf": [0, 1, 1],
+    }
+    table = read(write(tmp_path, columns))
+    assert table.names == ("cat", "dog, or wolf")
+    assert table.ids.tolist() == ["7", "30", "200"]
+    assert table.splits.tolist() == ["train", "test", "validation"]
+    assert table.paths[0] == str(tmp_path / "pictures/a, b.jpg")
+    assert table.paths[1] == "/elsewhere/ä.png"
+    assert table.dense().tolist() == [[1, 0], [0, 1], [-1, 1]]
+
+
+def written(folder: Path, text: str | bytes, name: str = "data.csv") -> Path:
+    content = text.encode() if isinstance(text, str) else text
+    (folder / name).write_bytes(content)
+    return folder / name
+
+
+def same_labels(one: LabelTable, other: LabelTable) -> bool:
+    return one.content_hash == other.content_hash
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\ufeffpath,cat,dog\na.jpg,1,\nb.jpg,0,true\n",
+        "path,cat,dog\r\na.jpg,1,\r\nb.jpg,0,true\r\n",
+        "path,cat,dog\na.jpg,1,\nb.jpg,0,true",
+        '"path","cat","dog"\n"a.jpg","1",""\n"b.jpg","0","true"\n',
+        "path,cat,dog\na.jpg, 1 , \nb.jpg, 0, TRUE\n\n",
+    ],
+)
+def test_csv_as_programs_write_it(tmp_path: Path, text: str) -> None:
+    plain = written(tmp_path, "path,cat,dog\na.jpg,1,-1\nb.jpg,0,1\n", "plain.csv")
+    assert same_labels(read(written(tmp_path, text)), read(plain))
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_csv_ids_stay_as_they_are_written(tmp_path: Path, mark: str) -> None:
+    text = f"{mark}id,path,cat,dog\n007,1.0,1,0\n1e3,2020-01-01,0,1\n"
+    table = read(written(tmp_path, text))
+    assert table.ids.tolist() == ["007", "1e3"]
+    assert table.paths.tolist() == [str(tmp_path / "1.0"), str(tmp_path / "2020-01-01")]
+
+
+def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
+    written(tmp_path, "path,cat,dog\na.jpg,1,0\n", "manifest.csv")
+    table = read(tmp_path)
+    assert table.paths.tolist() == [str(tmp_path / "a.jpg")]
+    assert same_labels(table, read(tmp_path / "manifest.csv"))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("name,cat\na,1\n", ["no column with image paths", "path, image, file, filename", "cat"]),
+        ("path,id\na,1\n", ["no label column"]),
+        ("path,cat,dog,cat\na,1,0,1\n", ["columns of the same name: cat"]),
+        ("path,cat,dog\na,1,0\nb,maybe,1\n", ["line 3, column cat: 'maybe'"]),
+        ("path,cat,dog\na,1,0\nb,1,2\n", ["line 3, column dog: '2'"]),
+        ("path,cat,dog\na,1,0\n\nb,maybe,1\n", ["line 4, column cat: 'maybe'"]),
+        ("path,cat,dog\na,1,0\na,1,1\n", ["image ids occur more than once: a"]),
+        ("path,id,cat,dog\na,7,1,0\nb,7,1,1\n", ["image ids occur more than once: 7"]),
+        ("path,split,cat,dog\na,val,1,0\n", ["train, validation, test, not 'val'"]),
+        ("path,cat,dog\na,1,0\n,1,1\n", ["no image path in", "line 3"]),
+        ("path,cat,\na,1,0\n", ["label name number 1 is empty"]),
+        ("path,cat,dog\n", ["header but no image"]),
+        ("path,cat,dog\na,1\n", ["Expected 3 columns, got 2"]),
+        ("", ["cannot read"]),
+        ("path,cat,dog\nä,1,0\n".encode("latin-1"), ["cannot read"]),
+        ("path;cat;dog\na;1;0\n", ["no column with image paths", "path;cat;dog"]),
+    ],
+)
+def test_csv_refuses(tmp_path: Path, text: str | bytes, sentences: list[str]) -> None:
+    path = written(tmp_path, text)
+    refuses(path, *sentences, str(path))
+
+
+def test_csv_reports_everything_at_once(tmp_path: Path) -> None:
+    lines = ["path,split,cat,dog", "a,train,maybe,1", "a,tset,1,yes", ",test,0,no"]
+    refuses(
+        written(tmp_path, "\n".join(lines) + "\n"),
+        "line 2, column cat: 'maybe'",
+        "line 3, column dog: 'yes'",
+        "2 cells of this column",
+        "no image path in",
+        "data.csv, line 4",
+        "more than once: a",
+        "not 'tset'",
+    )
+
+
+def test_parquet_refuses(tmp_path: Path) -> None:
+    columns = {"path": ["a", "b"], "cat": ["1", "maybe"], "dog": [0.5, 1.0]}
+    refuses(as_parquet(tmp_path, columns), "data.parquet", "column cat: 'maybe'", "dog: '0.5'")
+    refuses(as_parquet(tmp_path, {"cat": [1]}), "no column with image paths")
+    refuses(written(tmp_path, b"PAR1 no", "data.parquet"), "cannot read")
+
+
+# Any path
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    for name in ("data.csv", "data.npz", "folder"):
+        with pytest.raises(DataError, match=f"no data at .*{name}"):
+            read(tmp_path / name)
+
+
+def test_no_known_format(tmp_path: Path) -> None:
+    for path in (tmp_path, written(tmp_path, "path,cat\n", "data.xlsx")):
+        refuses(path, str(path), "no known format", ".csv", ".npz")
+
+
+def test_a_format_can_be_forced(tmp_path: Path) -> None:
+    path = written(tmp_path, "path,cat,dog\na,1,0\n", "labels.txt")
+    assert read(path, format="manifest").names == ("cat", "dog")
+    with pytest.raises(ConfigError, match="unknown format 'csv'; choose one of npz, manifest"):
+        read(path, format="csv")
+    with pytest.raises(DataError, match="cannot read"):
+        read(path, format="npz")

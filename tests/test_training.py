@@ -1,0 +1,482 @@
+"""The training loop: what it learns, what it keeps, what it refuses."""
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builders import feature_table, files_of, picture_table
+from partly import checkpoint, pseudo, runs, training
+from partly.errors import ConfigError, DataError, RunError
+from partly.hiding import hide
+from partly.labels import LabelTable
+from partly.metrics import mean_average_precision
+from partly.schedules import learning_rate_factor
+from partly.training import Config, train
+
+PICTURES = Config(backbone="small:4", image_size=16, batch_size=16, epochs=6, learning_rate=1e-2)
+QUICK = Config(epochs=3, batch_size=64)
+
+
+def opened(table: LabelTable, config: Config = QUICK, **choices: Any) -> training.State:
+    """A training that is about to take its first step."""
+    return training.start(table, replace(config, **choices).complete(table))
+
+
+def weights_after(table: LabelTable, config: Config = QUICK, **choices: Any) -> torch.Tensor:
+    """All weights and buffers of a trained model in one row."""
+    config = replace(config, hold_out=0.0, **choices)
+    return flat(train(table, config, quiet=True).model.state_dict().values())
+
+
+def flat(tensors: Any) -> torch.Tensor:
+    return torch.cat([tensor.detach().double().flatten() for tensor in tensors])
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory) -> LabelTable:
+    return picture_table(tmp_path_factory.mktemp("pictures"), 160)
+
+
+# --- learning ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp:32"])
+@pytest.mark.parametrize(("method", "setting"), [("partly", "pal:0.3"), ("an", "fal")])
+def test_learns_from_features(method, setting, backbone):
+    known, test = hide(feature_table(600), setting), feature_table(400, seed=1)
+    config = Config(method=method, epochs=15, backbone=backbone, learning_rate=1e-2)
+    predictor = train(known, config, quiet=True)
+    assert mean_average_precision(predictor.probabilities(test), test.dense()) > 0.9  # chance: 0.33
+
+
+def test_learns_from_pictures(pictures):
+    predictor = train(pictures.take(np.arange(100)), replace(PICTURES, method="ign"), quiet=True)
+    test = pictures.take(np.arange(100, 160))
+    assert mean_average_precision(predictor.probabilities(test), test.dense()) > 0.9  # chance: 0.5
+
+
+@pytest.mark.parametrize("backbone", ["linear", "mlp:16"])
+def test_the_first_prediction_is_the_prior(backbone):
+    state = opened(hide(feature_table(), "pal:0.5"), backbone=backbone)
+    _, inputs = next(state.batches())
+    first = torch.sigmoid(state.model(inputs)).detach().numpy()
+    priors = state.training.propensity.priors
+    np.testing.assert_allclose(first, np.tile(priors, (len(first), 1)), rtol=1e-4)
+    assert 0.25 < priors.mean() < 0.42
+    plain = opened(feature_table(), backbone=backbone, start="plain")
+    assert plain.model(inputs).std(dim=0).min() > 0.01
+
+
+@pytest.mark.parametrize("looks_at", ["features", "pictures"])
+def test_the_average_follows_the_weights(looks_at, pictures):
+    if looks_at == "features":
+        state = opened(feature_table(), ema=0.5, backbone="mlp:8")
+    else:
+        state = opened(pictures, PICTURES, ema=0.5)
+    average = flat(state.average.parameters())
+    for step, (rows, inputs) in enumerate(state.batches(), start=1):
+        training.take_step(state, rows, inputs)
+        weights, decay = flat(state.model.parameters()), min(0.5, (1 + step) / (10 + step))
+        average = decay * average + (1 - decay) * weights
+        torch.testing.assert_close(flat(state.average.parameters()), average, atol=1e-6, rtol=0)
+        assert not torch.equal(average, weights)
+        assert torch.equal(flat(state.average.buffers()), flat(state.model.buffers()))
+    assert state.judged is state.average
+
+
+def test_the_average_is_what_is_kept(tmp_path):
+    config = replace(QUICK, ema=0.9, schedule="constant", hold_out=0.0)
+    predictor = train(feature_table(), config, tmp_path / "run", quiet=True)
+    saved = checkpoint.load(tmp_path / "run" / runs.CHECKPOINT, torch.device("cpu"))
+    kept = runs.read_weights(tmp_path / "run")
+    assert all(torch.equal(kept[name], tensor) for name, tensor in saved["average"].items())
+    assert not torch.equal(kept["head.weight"], saved["model"]["head.weight"])
+    assert torch.equal(predictor.model.head.weight, kept["head.weight"])
+
+
+@pytest.mark.parametrize("clip", [0.0, 1e-3])
+def test_clipping_bounds_the_step(clip):
+    state = opened(feature_table(), clip=clip, optimiser="sgd", learning_rate=1.0)
+    before = flat(state.model.parameters())
+    training.take_step(state, *next(state.batches()))
+    moved = float((flat(state.model.parameters()) - before).norm())
+    assert moved == pytest.approx(1e-3, rel=1e-3) if clip else moved > 0.05
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "constant"])
+def test_learning_rates_follow_the_schedule(schedule):
+    state = opened(
+        feature_table(),
+        method="role",
+        backbone="mlp:4",
+        learning_rate=0.002,
+        head_factor=5.0,
+        warmup=0.25,
+        schedule=schedule,
+    )
+    steps, seen = 3 * state.steps_per_epoch, []
+    for state.epoch in (1, 2, 3):
+        for rows, inputs in state.batches():
+            training.take_step(state, rows, inputs)
+            seen.append([g["lr"] for opt in state.optimisers for g in opt.param_groups])
+    factors = [learning_rate_factor(step, steps, 0.25, schedule) for step in range(steps)]
+    np.testing.assert_allclose(seen, np.outer(factors, [0.002, 0.01, 0.02]))
+    assert isinstance(state.optimisers[1], torch.optim.SparseAdam)
+    assert factors[0] < 0.3
+    assert (factors[-1] < 0.1) == (schedule == "cosine")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)],
+)
+def test_every_optimiser_learns_and_decays(tmp_path, name, kind):
+    state = opened(feature_table(), optimiser=name, weight_decay=0.1)
+    assert type(state.optimisers[0]) is kind
+    assert {group["weight_decay"] for group in state.optimisers[0].param_groups} == {0.1}
+    table, config = feature_table(), replace(QUICK, optimiser=name, learning_rate=0.03)
+    train(table, config, tmp_path / "run", quiet=True)
+    losses = [line["loss"] for line in runs.read_lines(tmp_path / "run" / runs.METRICS)]
+    assert losses[2] < losses[0]
+    plain, decayed = (
+        train(table, replace(config, weight_decay=decay), quiet=True).model.head.weight.norm()
+        for decay in (0.0, 1.0)
+    )
+    assert decayed < plain
+
+
+def test_bfloat16_on_a_cpu(pictures):
+    full, mixed = (weights_after(pictures, PICTURES, epochs=2, amp=amp) for amp in ("off", "on"))
+    assert not torch.equal(full, mixed)
+    assert torch.isfinite(mixed).all()
+    table = feature_table(600)
+    predictor = train(table, Config(amp="on", epochs=15, batch_size=64), quiet=True)
+    assert predictor.model.head.weight.dtype == torch.float32
+    assert mean_average_precision(predictor.probabilities(table), table.dense()) > 0.9
+
+
+# --- the same again ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["partly", "paper", "role"])
+def test_a_seed_decides_everything(method):
+    table = hide(feature_table(), "pal:0.5")
+    choices = {"method": method, "backbone": "mlp:8"}
+    first = weights_after(table, **choices)
+    torch.rand(3)  # whatever was drawn elsewhere
+    assert torch.equal(first, weights_after(table, **choices))
+    assert not torch.equal(first, weights_after(table, **choices, seed=1))
+
+
+def test_workers_do_not_change_the_result(pictures):
+    none, two = (weights_after(pictures, PICTURES, epochs=2, workers=count) for count in (0, 2))
+    assert torch.equal(none, two)
+
+
+@pytest.mark.parametrize("stop", [4, 7])
+def test_a_stopped_training_draws_the_same_numbers_when_it_goes_on(
+    tmp_path, monkeypatch, pictures, stop
+):
+    """Dropout in a network on pictures: the random state must be what it would have been."""
+
+    def build(*_: Any) -> Any:
+        backbone = nn.Sequential(training.models.small_network(4), nn.Dropout(0.5))
+        return training.models.Classifier(backbone, 32, 3)
+
+    monkeypatch.setattr(training.models, "build", build)
+    config = replace(PICTURES, epochs=2, batch_size=32, checkpoint_steps=1)  # 5 steps an epoch
+    whole = train(pictures, config, tmp_path / "whole", quiet=True).model.state_dict()
+    take_step = training.take_step
+
+    def stumble(state: training.State, *batch: torch.Tensor) -> torch.Tensor:
+        if state.step == stop:
+            raise InterruptedError
+        return take_step(state, *batch)
+
+    monkeypatch.setattr(training, "take_step", stumble)
+    with pytest.raises(InterruptedError):
+        train(pictures, config, tmp_path / "run", quiet=True)
+    monkeypatch.setattr(training, "take_step", take_step)
+    again = train(pictures, config, tmp_path / "run", quiet=True, resume=True).model.state_dict()
+    assert all(torch.equal(whole[name], tensor) for name, tensor in again.items())
+
+
+# --- choosing an epoch ---------------------------------------------------------------------------
+
+
+def test_too_few_images_are_not_held_out():
+    table = feature_table(300)
+    kept, validation, truth = training.hold_out(hide(table, "spl"), table, Config())
+    assert (len(kept), validation) == (300, None)
+    assert truth is table
+
+
+def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
+    table = feature_table(2000)
+    known = hide(table, "pal:0.5")
+    parts = {seed: training.hold_out(known, table, Config(seed=seed)) for seed in (0, 1)}
+    for kept, validation, truth in parts.values():
+        assert sorted([*kept.ids, *validation.ids]) == sorted(table.ids)
+        assert truth.ids.tolist() == kept.ids.tolist()
+        assert (truth.dense() == table.dense()[kept.ids.astype(int)]).all()
+        assert 150 < len(validation) < 250
+        assert (validation.dense() == known.dense()[validation.ids.astype(int)]).all()
+    assert parts[0][1].ids.tolist() != parts[1][1].ids.tolist()
+    again = training.hold_out(known, None, Config(seed=0))
+    assert again[0].ids.tolist() == parts[0][0].ids.tolist()
+    assert again[2] is None
+
+
+@pytest.mark.parametrize("ema", [0.0, 0.5])
+def test_the_best_epoch_is_kept(tmp_path, ema):
+    """Validation labels turned upside down: the more is learnt, the worse. The first is best."""
+    table, turned = feature_table(400), feature_table(200, seed=1)
+    turned = LabelTable.from_dense(1 - turned.dense(), features=turned.features)
+    config = Config(method="an", epochs=4, batch_size=64, schedule="constant", ema=ema,
+                    start="plain")  # fmt: skip
+    predictor = train(table, config, tmp_path / "run", validation=turned, quiet=True)
+    lines = runs.read_lines(tmp_path / "run" / runs.METRICS)
+    scores = [line["validation_score"] for line in lines]
+    assert np.argmax(scores) == 0
+    assert {line["criterion"] for line in lines} == {"mAP of known labels"}
+    first = replace(config, epochs=1, hold_out=0.0)  # no judge: the last epoch
+    train(table, first, tmp_path / "first", quiet=True)
+    chosen, expected = ((tmp_path / run / runs.WEIGHTS).read_bytes() for run in ("run", "first"))
+    assert chosen == expected
+    assert mean_average_precision(predictor.logits(turned), turned.dense()) == scores[0]
+
+
+def test_without_a_judge_the_last_epoch_is_kept(tmp_path):
+    train(feature_table(), replace(QUICK, hold_out=0.0), tmp_path, quiet=True)
+    saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))["model"]
+    kept = runs.read_weights(tmp_path)
+    assert all(torch.equal(kept[name], tensor) for name, tensor in saved.items())
+    assert "validation_score" not in runs.read_lines(tmp_path / runs.METRICS)[0]
+    assert not (tmp_path / runs.THRESHOLDS).exists()
+
+
+@pytest.mark.parametrize("setting", ["ppl:0.5", "spl"])
+def test_positives_alone_are_judged_against_the_unknown(tmp_path, setting):
+    train(hide(feature_table(1000), setting), QUICK, tmp_path, quiet=True)
+    lines = runs.read_lines(tmp_path / runs.METRICS)
+    assert {line["criterion"] for line in lines} == {"AUROC of known positives against unknown"}
+    assert lines[-1]["validation_score"] > 0.7
+
+
+def test_validation_columns_are_put_in_order_and_must_be_there(tmp_path):
+    table = feature_table(600)
+    names = table.names
+    validation = feature_table(200, seed=1)
+    swapped = validation.reorder(names[::-1])
+    for name, part in (("straight", validation), ("swapped", swapped)):
+        train(table, QUICK, tmp_path / name, validation=part, quiet=True)
+    straight, swapped_too = (
+        [line["validation_score"] for line in runs.read_lines(tmp_path / name / runs.METRICS)]
+        for name in ("straight", "swapped")
+    )
+    assert straight == swapped_too
+    with pytest.raises(ValueError, match=r"validation part has no column for 1 of 4.*label 2"):
+        train(table, QUICK, validation=validation.reorder([*names[:2], names[3]]), quiet=True)
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+def test_a_loss_that_is_not_finite_ends_with_advice(tmp_path):
+    config = replace(QUICK, learning_rate=1e20, optimiser="sgd", backbone="mlp:8")
+    with pytest.raises(RunError, match=r"not finite in epoch \d: lower the learning rate .*1e\+20"):
+        train(feature_table(), config, tmp_path, quiet=True)
+    assert not (tmp_path / runs.WEIGHTS).exists()
+
+
+def test_every_problem_of_a_config_is_named_at_once():
+    config = Config(method="partyl", epochs=0, learning_rate=-1.0, ema=1.0, warmup=-0.1,
+                    optimiser="lion", schedule="linear", amp="yes", start="zero")  # fmt: skip
+    with pytest.raises(ConfigError) as caught:
+        train(feature_table(), config)
+    problems = caught.value.problems
+    assert "did you mean 'partly'" in problems[0]
+    expected = ["epochs", "learning rate", "warmup", "ema", "optimiser", "schedule", "amp", "start"]
+    assert [problem.split(" must")[0].split(" is one")[0] for problem in problems[1:]] == expected
+    assert list(Config().problems()) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"batch_size": 0},
+        {"image_size": 0},
+        {"head_factor": 0.0},
+        {"hold_out": 1.0},
+        {"learning_rate": float("nan")},
+        {"clip": -1.0},
+        {"weight_decay": -0.1},
+        {"workers": -1},
+        {"device": "toaster"},
+    ],
+)
+def test_a_value_that_makes_no_sense(wrong):
+    (name,) = wrong
+    with pytest.raises((ConfigError, DataError), match=name.replace("_", ".")):
+        train(feature_table(60), replace(QUICK, **wrong), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("partly", {"momentum": "much"}),
+        ("partly", {"momentum": 1.0}),
+        ("partly", {"start": "anywhere"}),
+        ("partly", {"update": "never"}),
+        ("partly", {"weight": "heavy"}),
+        ("partly", {"share": "some"}),
+        ("partly", {"q": 0.0}),
+        ("partly", {"store": "int4"}),
+        ("paper", {"d": "loud"}),
+        ("asl", {"gamma_negative": "large"}),
+        ("an", {"gamma": 1.0}),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused_before_anything_is_written(
+    tmp_path, method, options
+):
+    with pytest.raises(ConfigError):
+        train(
+            feature_table(60),
+            replace(QUICK, method=method, options=options),
+            tmp_path / "run",
+            quiet=True,
+        )
+    assert not (tmp_path / "run").exists()
+
+
+LABELS = feature_table(60).dense()
+
+
+@pytest.mark.parametrize(
+    ("labels", "messages"),
+    [
+        (LABELS[:, :1], ["only one label"]),
+        (np.full_like(LABELS, -1), ["every label is unknown"]),
+        (np.where(LABELS == 1, -1, LABELS), ["no label is known to be positive"]),
+        (np.full_like(LABELS[:, :1], -1), ["only one label", "every label is unknown"]),
+    ],
+)
+def test_labels_that_teach_nothing(tmp_path, labels, messages):
+    table = LabelTable.from_dense(labels, features=feature_table(60).features)
+    with pytest.raises(DataError) as caught:
+        train(table, QUICK, tmp_path / "run")
+    assert len(caught.value.problems) == len(messages)
+    for message, problem in zip(messages, caught.value.problems, strict=True):
+        assert message in problem
+    assert not (tmp_path / "run").exists()
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held_out", [0.0, 0.2])
+def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
+    full = feature_table(400)
+    known = hide(full, "pal:0.4")
+    config = replace(QUICK, hold_out=held_out)
+    train(known, config, tmp_path, truth=full, quiet=True)
+    lines = runs.read_lines(tmp_path / runs.AUDIT)
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert {len(column) for column in line["by_label"].values()} == {4}
+        assert all(0 <= value <= 1 for column in line["by_label"].values() for value in column)
+    if held_out:
+        known, _, full = training.hold_out(known, full, config)
+    saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))
+    values = saved["stores"]["pseudo_labels"]["values"].float().numpy()
+    assert lines[-1] == {"epoch": 3, **pseudo.audit(values, known, full)}
+    assert lines[-1]["mAP"] > lines[0]["share_positive"] + 0.2
+
+
+def test_the_truth_is_never_trained_on(tmp_path):
+    full = feature_table()
+    known = hide(full, "pal:0.4")
+    upside_down = LabelTable.from_dense(1 - full.dense(), features=full.features)
+    for name, truth in (("truth", full), ("lie", upside_down), ("none", None)):
+        train(known, QUICK, tmp_path / name, truth=truth, quiet=True)
+    weights = [(tmp_path / name / runs.WEIGHTS).read_bytes() for name in ("truth", "lie", "none")]
+    assert weights[0] == weights[1] == weights[2]
+    assert not (tmp_path / "none" / runs.AUDIT).exists()
+
+
+def test_config_json_says_everything(tmp_path):
+    table = hide(feature_table(), "pal:0.5")
+    config = Config(epochs=2, options={"momentum": 0.5})
+    train(table, config, tmp_path, quiet=True, notes={"data": "here.npz"})
+    record = checkpoint.read_json(tmp_path / runs.CONFIG)
+    chosen = {"backbone": "linear", "batch_size": 16, "learning_rate": 0.01, "warmup": 0.0}
+    assert {name: record[name] for name in asdict(config)} == asdict(config) | chosen
+    counts = table.counts_by_label()
+    assert record["label_hash"] == table.content_hash
+    assert record["labels"] == list(table.names)
+    assert (record["images"], record["features"], record["data"]) == (400, 8, "here.npz")
+    assert record["label_counts"]["positive"] == counts.positive.tolist()
+    assert record["label_counts"]["negative"] == counts.negative.tolist()
+    assert record["label_counts"]["unknown"] == counts.unknown.tolist()
+    assert {"python", "partly", "torch", "numpy", "timm"} <= set(record["versions"])
+    assert record["versions"]["torch"] == torch.__version__.split("+")[0]
+
+
+def test_what_is_not_given_follows_from_the_data(pictures):
+    on_features, on_images = (Config().complete(table) for table in (feature_table(), pictures))
+    assert (on_features.backbone, on_features.learning_rate) == ("linear", 1e-2)
+    assert (on_images.backbone, on_images.learning_rate) == ("resnet50", 1e-3)
+    assert (on_features.warmup, on_images.warmup) == (0.0, 0.05)
+    given = Config(backbone="small", batch_size=3, learning_rate=0.5, warmup=0.0)
+    assert given.complete(pictures) == given
+
+
+@pytest.mark.parametrize(
+    ("images", "size"),
+    [(1, 16), (1000, 16), (1023, 16), (4096, 64), (10_000, 128), (65_536, 1024), (10**6, 1024)],
+)
+def test_batches_grow_with_the_data(images, size):
+    assert training.usual_batch_size(images, 1024) == size
+    assert training.usual_batch_size(images, 64) == min(size, 64)
+    assert images / size >= 64 or size == 16
+
+
+def test_a_loaded_run_predicts_as_it_did(tmp_path):
+    table = feature_table(1000)
+    predictor = train(table, QUICK, tmp_path, quiet=True)
+    loaded = runs.load(tmp_path, "cpu")
+    np.testing.assert_array_equal(loaded.probabilities(table), predictor.probabilities(table))
+    np.testing.assert_array_equal(loaded.thresholds, predictor.thresholds)
+    assert (loaded.names, loaded.method.name) == (table.names, "partly")
+    narrow = LabelTable.from_dense(table.dense(), features=table.features[:, :5])
+    with pytest.raises(DataError, match=r"looks at 8 features a row.*the data has 5 features"):
+        loaded.logits(narrow)
+
+
+@pytest.mark.parametrize("broken", ["cut off", "of something else"])
+def test_a_broken_checkpoint_stops_a_resume(tmp_path, broken):
+    table = feature_table()
+    train(table, QUICK, tmp_path, quiet=True)
+    path = tmp_path / runs.CHECKPOINT
+    if broken == "cut off":
+        path.write_bytes(path.read_bytes()[:500])
+    else:
+        torch.save({"epoch": 2}, path)
+    before = files_of(tmp_path)
+    with pytest.raises(RunError, match=r"checkpoint\.pt"):
+        train(table, QUICK, tmp_path, quiet=True, resume=True)
+    assert files_of(tmp_path) == before
+
+
+def test_missing_pictures_are_named_before_anything_is_written(tmp_path, pictures):
+    paths = np.array([*pictures.paths[:-2], "/nowhere/a.png", "/nowhere/b.png"])
+    table = LabelTable.from_dense(pictures.dense(), names=pictures.names, paths=paths)
+    with pytest.raises(DataError, match=r"2 of 160 images are missing: /nowhere/a\.png"):
+        train(table, PICTURES, tmp_path / "run", quiet=True)
+    assert not Path(tmp_path / "run").exists()
