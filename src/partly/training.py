@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -28,6 +28,7 @@ from partly.labels import LabelTable, check_trainable
 from partly.progress import Progress
 from partly.schedules import learning_rate_factor
 
+Given = ParamSpec("Given")
 Result = TypeVar("Result")
 OPTIMISERS = ("adam", "adamw", "sgd")
 WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
@@ -109,11 +110,11 @@ def usual_batch_size(images: int, largest: int) -> int:
     return max(32, min(largest, 2 ** (images // 32).bit_length() // 2))
 
 
-def keeps_random_state(function: Callable[..., Result]) -> Callable[..., Result]:
+def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
     """Training seeds torch; the caller's own draws go on as if nothing had happened."""
 
     @wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Result:
+    def wrapped(*arguments: Given.args, **named: Given.kwargs) -> Result:
         devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
         with torch.random.fork_rng(devices=devices):
             return function(*arguments, **named)
@@ -168,7 +169,7 @@ def train(
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
         progress.say(f"{config.method} on {table!r}; {state.training.propensity.source}")
         while state.epoch <= config.epochs:
-            began, first = time.monotonic(), state.step % state.steps_per_epoch
+            began, first = time.monotonic(), state.step_of_epoch
             state.model.train()
             for rows, inputs in state.batches():
                 loss = take_step(state, rows, inputs)
@@ -218,12 +219,17 @@ class State:
         """The weights that are evaluated and kept."""
         return self.model if self.average is None else self.average
 
+    @property
+    def step_of_epoch(self) -> int:
+        """Steps of this epoch that are done."""
+        return self.step - (self.epoch - 1) * self.steps_per_epoch
+
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """What is left of this epoch: its order is a function of (seed, epoch)."""
         assert self.config.batch_size is not None
         rows = draws.order(self.config.seed, self.epoch, len(self.training.table))
         chunks = split_into_chunks(rows, self.config.batch_size)
-        return self.inputs.batches(chunks[self.step % self.steps_per_epoch :], self.epoch)
+        return self.inputs.batches(chunks[self.step_of_epoch :], self.epoch)
 
     def dump(self) -> dict[str, Any]:
         """The state as tensors and plain values."""
