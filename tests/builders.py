@@ -36,6 +36,7 @@ def partly_here(*arguments: object) -> Answer:
     out, err, code = io.StringIO(), io.StringIO(), 0
     with (
         mock.patch.object(sys, "argv", ["partly", *map(str, arguments)]),
+        mock.patch.dict(os.environ, {"COLUMNS": "200"}),  # no message is broken into lines
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

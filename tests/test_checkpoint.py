@@ -103,7 +103,7 @@ def test_a_broken_checkpoint_is_an_error_and_runs_nothing(tmp_path, kind):
             "text": b"hello",
             "cut off": whole[: len(whole) // 2],
             "bytes flipped": bytes(byte ^ 0x55 for byte in whole),
-            "pickle": pickle.dumps(Malice(trap)),
+            "pickle": pickle.dumps(Malice(trap), protocol=2),
         }[kind]
     )
     with pytest.raises(RunError, match=r"cannot read checkpoint .*x\.pt: \S"):

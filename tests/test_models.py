@@ -34,6 +34,11 @@ def test_every_kind_gives_one_logit_a_label(backbone, features, width):
     assert model(inputs).shape == (2, 3)
 
 
+def test_a_backbone_that_takes_one_image_size_only():
+    model = models.build("vit_tiny_patch16_384", 3)
+    assert model(torch.randn(1, 3, 384, 384)).shape == (1, 3)
+
+
 @pytest.mark.parametrize(
     ("backbone", "features", "message"),
     [

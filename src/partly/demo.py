@@ -18,7 +18,9 @@ from partly.report import comparison_report
 from partly.training import Config
 
 METHODS = ("bce", "partly", "ign", "an")
-CONFIG = Config(backbone="small:16", image_size=48, epochs=10, batch_size=64, learning_rate=3e-3)
+CONFIG = Config(
+    backbone="small", image_size=48, epochs=8, batch_size=32, learning_rate=5e-3, warmup=0.2
+)
 TRAIN, TEST, SIZE = 4000, 1500, 48
 PICTURES = 24  # shown in the report
 

@@ -47,16 +47,38 @@ class Standardise(nn.Module):
         return (inputs - self.mean) / self.deviation
 
 
+class TopMean(nn.Module):
+    """The mean of each channel's strongest places: a thing counts wherever in the picture it is."""
+
+    def __init__(self, places: int = 4) -> None:
+        super().__init__()
+        self.places = places
+
+    def forward(self, maps: Tensor) -> Tensor:
+        flat = maps.flatten(2)
+        return flat.topk(min(self.places, flat.shape[2]), dim=2).values.mean(dim=2)
+
+
 def small_network(width: int = 32) -> nn.Sequential:
-    """Four convolution blocks for small pictures, `8·width` features: a minute on a CPU."""
-    layers: list[nn.Module] = []
-    channels = 3
-    for block in range(4):
-        wider = width * 2**block
-        layers += [nn.Conv2d(channels, wider, 3, padding=1, bias=False), nn.BatchNorm2d(wider)]
-        layers += [nn.ReLU(inplace=True), nn.MaxPool2d(2)]
-        channels = wider
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    """Four convolutions, three of them separable, for small pictures on a CPU; 8·width features."""
+
+    def convolution(channels: int, wider: int, **shape: int) -> list[nn.Module]:
+        layer = nn.Conv2d(channels, wider, bias=False, **shape)  # type: ignore[arg-type]
+        return [layer, nn.BatchNorm2d(wider), nn.ReLU(inplace=True)]
+
+    def separable(channels: int) -> list[nn.Module]:
+        deep = convolution(channels, channels, kernel_size=3, padding=1, groups=channels)
+        return [*deep, *convolution(channels, 2 * channels, kernel_size=1)]
+
+    return nn.Sequential(
+        *convolution(3, width, kernel_size=4, stride=2, padding=1),
+        *separable(width),
+        nn.MaxPool2d(2),
+        *separable(2 * width),
+        nn.MaxPool2d(2),
+        *separable(4 * width),
+        TopMean(),
+    )
 
 
 def hidden_layer(features: int, hidden: int) -> nn.Sequential:

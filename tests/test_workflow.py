@@ -1,0 +1,249 @@
+"""Whole jobs: train, evaluate, predict, check, on feature rows and on pictures."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from builders import COLOURS, files_of, problem, write_manifest, write_npz, write_pictures
+from partly import runs, workflow
+from partly.errors import ConfigError, DataError, LabelError, RunError
+from partly.hiding import hide
+from partly.readers import read
+from partly.training import Config
+
+NAMES = ("ant", "bee", "cat", "dog")
+CONFIGS = {
+    "features": Config(epochs=4, hold_out=0.3),
+    "pictures": Config(
+        epochs=4, hold_out=0.4, backbone="small:4", image_size=16, batch_size=16, learning_rate=0.01
+    ),
+}
+
+
+def write_named(path: Path, names: tuple[str, ...] = NAMES, **more: np.ndarray) -> Path:
+    """An .npz whose label columns come in this order; a name that is not in NAMES is all 0."""
+    rows, labels = problem(400)
+    columns = [labels[:, NAMES.index(n)] if n in NAMES else labels[:, 0] * 0 for n in names]
+    chosen = np.stack(columns, axis=1)
+    parts = {"X_train": rows[:250], "Y_train": chosen[:250], "X_test": rows[250:]}
+    np.savez(path, Y_test=chosen[250:], names=np.array(names), **parts | more)
+    return path
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """Data of both kinds and a run on each; `labels.npy` are the pictures'."""
+    home = tmp_path_factory.mktemp("home")
+    write_named(home / "features.npz")
+    labels = write_pictures(home / "images", 200)
+    np.save(home / "labels.npy", labels)
+    write_manifest(home / "images" / "pictures.csv", labels, test=60)
+    for kind, config in CONFIGS.items():
+        workflow.train_run(data_of(home, kind), home / kind, config, quiet=True, say=lambda _: None)
+    return home
+
+
+def data_of(home: Path, kind: str) -> Path:
+    return home / {"features": "features.npz", "pictures": "images/pictures.csv"}[kind]
+
+
+def other_columns(home: Path, kind: str, names: tuple[str, ...], file: str) -> Path:
+    """The same images with other label columns; an unknown name is all 0."""
+    if kind == "features":
+        return write_named(home / file, names)
+    labels = np.load(home / "labels.npy")
+    columns = [labels[:, COLOURS.index(n)] if n in COLOURS else labels[:, 0] * 0 for n in names]
+    return write_manifest(home / "images" / file, np.stack(columns, 1), test=60, names=names)
+
+
+def scores_of(file: Path) -> tuple[list[str], list[str], np.ndarray]:
+    """Header, ids and probabilities of what `predict_run` wrote."""
+    with file.open(newline="") as stream:
+        header, *lines = csv.reader(stream)
+    return header, [line[0] for line in lines], np.array([line[1:] for line in lines], dtype=float)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+class TestBothKinds:
+    def test_a_run_is_complete(self, home, kind):
+        expected = {runs.CONFIG, runs.METRICS, runs.CHECKPOINT, runs.WEIGHTS, runs.REPORT}
+        assert set(files_of(home / kind)) == expected | {runs.THRESHOLDS, runs.EVALUATION}
+        config = json.loads((home / kind / runs.CONFIG).read_text())
+        assert (config["data"], config["setting"]) == (data_of(home, kind).name, None)
+        assert config["labels"] == list(read(data_of(home, kind)).names)
+
+    def test_evaluation_is_what_training_said(self, home, kind):
+        said = json.loads((home / kind / runs.EVALUATION).read_text())
+        del said["metrics"]["mAP_by_frequency"]  # known to the training only
+        again = workflow.evaluate_run(home / kind, data_of(home, kind))
+        assert json.loads(json.dumps(again)) == said
+        assert again["metrics"]["mAP"] > 0.75
+        assert f"mAP {100 * again['metrics']['mAP']:.2f}" in workflow.summary(again)
+
+    def test_parts_are_evaluated_by_name(self, home, kind):
+        sizes = {"features": (250, 150), "pictures": (140, 60)}[kind]
+        for part, size in zip(("train", "test"), sizes, strict=True):
+            answer = workflow.evaluate_run(home / kind, data_of(home, kind), part=part)
+            assert answer["images"] == size
+        with pytest.raises(DataError, match="has no part 'validation'"):
+            workflow.evaluate_run(home / kind, data_of(home, kind), part="validation")
+
+    def test_the_order_of_columns_does_not_matter(self, home, kind):
+        names = read(data_of(home, kind)).names
+        mixed = (names[-1], "zebra", *names[:-1])
+        ending = data_of(home, kind).suffix
+        turned = other_columns(home, kind, mixed, f"turned{ending}")
+        first = workflow.evaluate_run(home / kind, data_of(home, kind))
+        second = workflow.evaluate_run(home / kind, turned)
+        assert second == first  # the hash, too: it is of the columns that count
+        assert workflow.predict_run(home / kind, turned, home / "turned.csv") == first["images"]
+        assert scores_of(home / "turned.csv")[0] == ["id", *names]
+
+    def test_a_missing_column_is_named(self, home, kind):
+        names = read(data_of(home, kind)).names
+        ending = data_of(home, kind).suffix
+        short = other_columns(home, kind, (*names[:1], *names[2:]), f"short{ending}")
+        with pytest.raises(LabelError, match=f"has no column for 1 of .* labels: {names[1]}"):
+            workflow.evaluate_run(home / kind, short)
+
+    def test_predictions_are_the_probabilities_of_the_test_part(self, home, kind):
+        count = workflow.predict_run(home / kind, data_of(home, kind), home / "new" / "scores.csv")
+        header, ids, scores = scores_of(home / "new" / "scores.csv")
+        test = read(data_of(home, kind)).part("test")
+        assert header == ["id", *test.names]
+        assert ids == test.ids.tolist()
+        assert len(ids) == count
+        expected = runs.load(home / kind).probabilities(test)
+        np.testing.assert_allclose(scores, expected, rtol=1e-5)
+
+    def test_data_of_the_other_kind_is_refused(self, home, kind):
+        other = {"features": "pictures", "pictures": "features"}[kind]
+        with pytest.raises(DataError, match=r"the model looks at .*but the data has"):
+            workflow.predict_run(home / kind, data_of(home, other), home / "never.csv")
+        assert not (home / "never.csv").exists()
+
+
+def test_a_folder_of_images_and_one_image(home, tmp_path):
+    picture = home / "images" / "0199.png"
+    (tmp_path / "deep" / "er").mkdir(parents=True)
+    Image.open(picture).save(tmp_path / "deep" / "er" / "same.BMP")
+    Image.open(picture).save(tmp_path / "a.png")
+    (tmp_path / "notes.txt").write_text("not a picture")
+    assert workflow.predict_run(home / "pictures", tmp_path, tmp_path / "all.csv") == 2
+    assert workflow.predict_run(home / "pictures", picture, tmp_path / "one.csv") == 1
+    header, ids, scores = scores_of(tmp_path / "all.csv")
+    assert header == ["id", *COLOURS]
+    assert ids == ["a.png", "deep/er/same.BMP"]
+    _, (name,), (alone,) = scores_of(tmp_path / "one.csv")
+    assert name == "0199.png"
+    np.testing.assert_allclose(scores, [alone, alone], rtol=1e-4)
+    np.testing.assert_array_equal(alone > 0.5, np.load(home / "labels.npy")[199])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [({}, "no images in"), ({"a.png": b"broken"}, r"cannot read image .*a\.png")],
+)
+def test_a_folder_that_cannot_be_predicted(home, tmp_path, content, message):
+    (tmp_path / "images").mkdir()
+    for name, data in content.items():
+        (tmp_path / "images" / name).write_bytes(data)
+    with pytest.raises(DataError, match=message):
+        workflow.predict_run(home / "pictures", tmp_path / "images", tmp_path / "scores.csv")
+    assert not (tmp_path / "scores.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        (runs.CONFIG, None, "is not a run: it has no config.json"),
+        (runs.CONFIG, b"{", "cannot read .*config.json"),
+        (runs.WEIGHTS, None, "is not finished: continue it with --resume"),
+        (runs.WEIGHTS, b"broken", "cannot read .*model.safetensors"),
+    ],
+)
+def test_a_run_that_cannot_be_loaded(home, tmp_path, file, content, message):
+    run = tmp_path / "run"
+    run.mkdir()
+    for name, data in files_of(home / "features").items():
+        (run / name).write_bytes(data)
+    (run / file).unlink() if content is None else (run / file).write_bytes(content)
+    with pytest.raises(RunError, match=message):
+        workflow.evaluate_run(run, home / "features.npz")
+
+
+def test_hidden_labels_are_a_study(home, tmp_path):
+    said: list[str] = []
+    workflow.train_run(home / "features.npz", tmp_path / "run", CONFIGS["features"],
+                       setting="PAL_0.4", quiet=True, say=said.append)  # fmt: skip
+    known = hide(read(home / "features.npz").part("train"), "pal:0.4")
+    config = json.loads((tmp_path / "run" / runs.CONFIG).read_text())
+    assert (config["setting"], config["label_hash"]) == ("pal:0.4", known.content_hash)
+    assert len(runs.read_lines(tmp_path / "run" / runs.AUDIT)) == 4
+    positives = int(known.counts_by_label().positive.sum())
+    assert f"{positives} known positives" in said[0]
+    assert said[-1] == f"report: {tmp_path / 'run' / runs.REPORT}"
+
+
+def test_a_validation_part_chooses_the_epoch(tmp_path):
+    rows, labels = problem(100, seed=3)
+    data = write_named(tmp_path / "data.npz", X_validation=rows, Y_validation=labels)
+    workflow.train_run(data, tmp_path / "run", Config(epochs=2), quiet=True, say=lambda _: None)
+    lines = runs.read_lines(tmp_path / "run" / runs.METRICS)
+    assert all("validation_score" in line for line in lines)
+    config = json.loads((tmp_path / "run" / runs.CONFIG).read_text())
+    assert config["images"] == 250  # none is set aside
+
+
+def test_without_a_test_part_nothing_is_evaluated(tmp_path):
+    data = write_npz(tmp_path / "data.npz", 100, 0)
+    assert workflow.train_run(data, tmp_path / "run", Config(epochs=1), quiet=True) is None
+    assert not (tmp_path / "run" / runs.EVALUATION).exists()
+    assert (tmp_path / "run" / runs.REPORT).exists()
+
+
+def test_a_data_set_without_training_images(home, tmp_path):
+    labels = np.load(home / "labels.npy")
+    data = write_manifest(home / "images" / "test.csv", labels, test=len(labels))
+    with pytest.raises(DataError, match="none is marked 'train'"):
+        workflow.train_run(data, tmp_path / "run", CONFIGS["pictures"])
+    assert not (tmp_path / "run").exists()
+
+
+def test_check_counts_every_label(home):
+    lines = list(workflow.check_data(home / "features.npz"))
+    table = read(home / "features.npz")
+    assert table.content_hash[:12] in lines[0]
+    assert lines[1].startswith("train: 250 images × 4 labels")
+    assert lines[2].startswith("test: 150 images × 4 labels")
+    counts = table.counts_by_label()
+    listed = {
+        words[0]: [int(word) for word in words[1:]] for line in lines[4:] if (words := line.split())
+    }
+    assert listed == {
+        name: [counts.positive[j], counts.negative[j], counts.unknown[j]]
+        for j, name in enumerate(NAMES)
+    }
+    assert [row[0] for row in listed.values()] == sorted(counts.positive, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "options"),
+    [
+        ([], {}),
+        (["gamma=0.1", " d = printed "], {"gamma": 0.1, "d": "printed"}),
+        (["q=0.2:1", "name=a=b", "x=-1e-3"], {"q": "0.2:1", "name": "a=b", "x": -0.001}),
+    ],
+)
+def test_options_are_numbers_where_they_can_be(pairs: list[str], options: dict[str, Any]):
+    assert workflow.parse_options(pairs) == options
+
+
+def test_an_option_needs_a_value():
+    with pytest.raises(ConfigError, match="name=value, not 'gamma'"):
+        workflow.parse_options(["d=off", "gamma"])
