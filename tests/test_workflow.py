@@ -20,7 +20,12 @@ NAMES = ("ant", "bee", "cat", "dog")
 CONFIGS = {
     "features": Config(epochs=4, hold_out=0.3),
     "pictures": Config(
-        epochs=4, hold_out=0.4, backbone="small:4", image_size=16, batch_size=16, learning_rate=0.01
+        epochs=12,
+        hold_out=0.4,
+        backbone="small:8",
+        image_size=16,
+        batch_size=16,
+        learning_rate=0.01,
     ),
 }
 

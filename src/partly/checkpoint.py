@@ -6,7 +6,8 @@ leaves in its old or its new form, and that is read back without running anythin
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,22 @@ from partly.errors import RunError
 
 def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     """`write` fills a temporary file beside `path`, which then takes its place in one move."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    # One name a file: what a killed process leaves behind, the next write takes along.
+    temporary = path.with_name(f".{path.name}.partial")
     try:
         write(temporary)
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}") from None
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        raise RunError(f"cannot write {path}: {_reason(error)}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def write_text(path: Path, text: str) -> None:
@@ -48,7 +55,16 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {error}") from None
+        raise RunError(f"cannot read {path}: {_reason(error)}") from None
+
+
+def append_line(path: Path, record: Mapping[str, Any]) -> None:
+    """One line of JSON at the end of a file."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {_reason(error)}") from None
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
@@ -61,7 +77,7 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise RunError(f"cannot read checkpoint {path}: {error}") from None
+        raise RunError(f"cannot read checkpoint {path}: {_reason(error)}") from None
 
 
 def make_folder(path: Path) -> None:
@@ -69,6 +85,6 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot create folder {path}: {error.strerror or error}") from None
+        raise RunError(f"cannot create folder {path}: {_reason(error)}") from None
     if not os.access(path, os.W_OK):
         raise RunError(f"cannot write into folder {path}: permission denied")

@@ -12,6 +12,8 @@ import typer
 
 from partly.errors import PartlyError
 
+INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
+
 app = typer.Typer(
     help="Train multi-label classifiers from partly labelled data.",
     no_args_is_help=True,
@@ -30,9 +32,10 @@ def main() -> None:
         for problem in error.problems:
             print(f"partly: {problem}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("partly: interrupted; what was finished is kept", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            print("partly: interrupted; what was finished is kept", file=sys.stderr)
+        raise
 
 
 # Options that several commands share. None means: the default of `training.Config`.

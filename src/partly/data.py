@@ -69,27 +69,33 @@ class ImageInputs:
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, row: int) -> np.ndarray:
-        """The picture as uint8 [size, size, 3]."""
+    def __getitem__(self, row: int) -> np.ndarray | DataError:
+        """The picture as uint8 [size, size, 3], or what is wrong with it.
+
+        An error raised in a worker process would arrive wrapped in its traceback.
+        """
         try:
             with Image.open(self.paths[row]) as image:
-                picture = image.convert("RGB")
+                picture = _to_eight_bits(image).convert("RGB")
                 if picture.size != (self.size, self.size):
                     picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
                 return np.asarray(picture)
         except (OSError, ValueError, Image.DecompressionBombError) as error:
-            raise DataError(f"cannot read image {self.paths[row]}: {error}") from None
+            return DataError(f"cannot read image {self.paths[row]}: {error}")
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
             self,  # type: ignore[arg-type]  # it has __len__ and __getitem__
             batch_sampler=[chunk.tolist() for chunk in chunks],
-            collate_fn=lambda pictures: torch.from_numpy(np.stack(pictures)),
+            collate_fn=_stack,
             num_workers=self.workers,
+            generator=torch.Generator(),  # or each epoch would take a draw from the model's own
             multiprocessing_context="fork" if self.workers else None,
             pin_memory=self.device.type == "cuda",
         )
         for chunk, pictures in zip(chunks, loader, strict=True):
+            if isinstance(pictures, DataError):
+                raise pictures
             rows = torch.from_numpy(chunk).to(self.device, non_blocking=True)
             yield rows, self._normalise(pictures.to(self.device, non_blocking=True), rows, epoch)
 
@@ -100,6 +106,24 @@ class ImageInputs:
             return inputs
         draw = draws.uniform(self.seed, draws.FLIP, epoch, rows, torch.zeros_like(rows[:1]))
         return torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+
+
+def _to_eight_bits(image: Image.Image) -> Image.Image:
+    """Pillow cuts 16-bit grey off at 255 instead of scaling it."""
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image).astype(np.int64)
+    if image.mode != "I" or values.max() > 255:  # "I" may hold 8 bits as well
+        values >>= 8
+    return Image.fromarray(values.clip(0, 255).astype(np.uint8))
+
+
+def _stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
+    """A batch of uint8 pictures, or everything that is wrong with its files."""
+    wrong = [picture for picture in pictures if isinstance(picture, DataError)]
+    if wrong:
+        return DataError([problem for error in wrong for problem in error.problems])
+    return torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
 
 
 def open_inputs(

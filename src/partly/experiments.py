@@ -11,6 +11,7 @@ import io
 import json
 import os
 import platform
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from partly import checkpoint, metrics, runs
 from partly import methods as registry
 from partly.errors import ConfigError, DataError, PartlyError, raise_if
 from partly.hiding import Setting, hide
-from partly.labels import LabelTable
+from partly.labels import POSITIVE, LabelTable
 from partly.readers import read
 from partly.training import Config, train
 
@@ -80,7 +81,8 @@ def compare(
     A method that is a reference (`bce`, `bce_ls`) is trained on the full labels, once a seed, and
     stands in every setting's column, as in the paper.
     """
-    chosen = [registry.get(name) for name in (methods or registry.available())]
+    names = dict.fromkeys(registry.get(name).name for name in methods or registry.available())
+    chosen = [registry.get(name) for name in names]  # each once
     columns = [str(Setting.parse(text)) for text in settings]
     trials = [
         Trial(method.name, method.name, setting, seed)
@@ -134,9 +136,12 @@ def run_study(
     config: the budget, the same for all. jobs: trainings at once, one a core if None. The last
     epoch counts: nothing is chosen by a validation part that a method could profit from.
     """
+    if not study.trials:
+        raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
     table = read_study(str(data))
+    complete = config.complete(_part(table, "train"))
     folder = Path(out) / "runs"
     budget = _fingerprint(table, config)
     done = {trial: _read_trial(folder, trial, budget) for trial in study.trials}
@@ -162,7 +167,7 @@ def run_study(
         "settings": study.settings,
         "methods": study.rows,
         "seeds": sorted({trial.seed for trial in study.trials}),
-        "config": {k: v for k, v in asdict(config.complete(table)).items() if k not in PER_TRIAL},
+        "config": {k: v for k, v in asdict(complete).items() if k not in PER_TRIAL},
         "versions": runs.versions(),
         "machine": machine(),
         "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
@@ -197,6 +202,7 @@ def _in_parallel(
 def _start_worker() -> None:
     """One thread a process, and no life after the parent's: a killed comparison leaves nobody."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -207,9 +213,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-@cache
 def read_study(data: str) -> LabelTable:
-    """The data set, read once a process."""
+    """The data set, read once a process unless the file changes."""
+    if not Path(data).exists():
+        raise DataError(f"no data at {data}")
+    return _read_study(data, Path(data).stat().st_mtime_ns)
+
+
+@cache
+def _read_study(data: str, changed: int) -> LabelTable:
     table = read(data)
     raise_if(
         (
@@ -219,6 +231,8 @@ def read_study(data: str) -> LabelTable:
         ),
         DataError,
     )
+    if not (_part(table, "test").values == POSITIVE).any():
+        raise DataError(f"the test part of {data} has no positive label: nothing can be scored")
     return table
 
 
@@ -272,7 +286,7 @@ def _fingerprint(table: LabelTable, config: Config) -> str:
         for name, value in asdict(config).items()
         if name not in (*PER_TRIAL, "device", "workers", "checkpoint_steps")
     }
-    text = json.dumps([table.content_hash, choices], sort_keys=True)
+    text = json.dumps([table.content_hash, table.inputs_hash, choices], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -331,6 +331,17 @@ class LabelTable:
             digest.update(np.ascontiguousarray(numbers, dtype=kind).data)
         return digest.hexdigest()
 
+    @cached_property
+    def inputs_hash(self) -> str:
+        """SHA-256 of the features, or of the images' paths: what the labels are about."""
+        digest = hashlib.sha256(b"partly inputs 1\0")
+        if self.features is not None:
+            digest.update(f"{self.features.dtype.str}{self.features.shape}".encode())
+            digest.update(np.ascontiguousarray(self.features).data)
+        if self.paths is not None:
+            digest.update("\0".join(str(path) for path in self.paths).encode())
+        return digest.hexdigest()
+
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Where the known entries of `rows` stand in `indices`, and how many each row has."""
         starts = self.indptr[rows]

@@ -11,7 +11,7 @@ Letters: N images, L labels, B images of a batch.
 import inspect
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, Protocol
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from partly import draws, losses
-from partly.errors import ConfigError
+from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
 from partly.propensity import Propensity
 from partly.pseudo import UPDATES, PseudoLabels, posterior
@@ -101,6 +101,21 @@ class Method:
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
         """The step of one training, with these options in place of the defaults."""
         return self.make(training, **self.check(options or {}))
+
+    def rehearse(self, training: Training, options: Mapping[str, Any]) -> None:
+        """Take one step on one image, so that an impossible option is found before it costs."""
+        one = replace(training, table=training.table.take(np.arange(1)), stores={}, estimates=None)
+        labels = torch.from_numpy(one.table.dense()).to(one.device)
+        row = torch.zeros(1, dtype=torch.int64, device=one.device)
+        try:
+            step = self.start(one, options)
+            loss = step(torch.zeros(labels.shape, device=one.device), Batch(row, labels, 1))
+            self.probability(loss, options)
+        except PartlyError:
+            raise
+        except Exception as error:
+            given = ", ".join(f"{name}={value}" for name, value in options.items())
+            raise ConfigError(f"method '{self.name}' cannot work with {given}: {error}") from None
 
     def probability(self, logits: Tensor, options: Mapping[str, Any]) -> Tensor:
         """What the logits of a model trained with these options stand for."""

@@ -93,7 +93,10 @@ def build(backbone: str, labels: int, features: int | None = None) -> Classifier
 
     On features: `linear`, or `mlp:768` with a hidden layer. On images: `small`, or any timm name.
     """
-    kind, _, size = backbone.partition(":")
+    kind, colon, size = backbone.partition(":")
+    sized = kind in ("mlp", "small") and size.isdigit() and int(size) > 0
+    if colon and not sized:
+        raise ConfigError(f"no backbone '{backbone}'; write linear, mlp:768 or small:32")
     on_features = kind in ("linear", "mlp")
     if on_features != (features is not None):
         wanted = "feature rows" if on_features else "images"
@@ -102,10 +105,10 @@ def build(backbone: str, labels: int, features: int | None = None) -> Classifier
     if features is not None and kind == "linear":
         return Classifier(Standardise(features), features, labels)
     if features is not None:
-        hidden = int(size) if size.isdigit() else 768
+        hidden = int(size or 768)
         return Classifier(hidden_layer(features, hidden), hidden, labels)
     if kind == "small":
-        width = int(size) if size.isdigit() else 32
+        width = int(size or 32)
         return Classifier(small_network(width), 8 * width, labels)
     return _from_timm(backbone, labels)
 
@@ -117,10 +120,11 @@ def _from_timm(name: str, labels: int) -> Classifier:
         close = timm.list_models(f"*{name}*")
         hint = f"; close names: {first_few(close)}" if close else ""
         raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
-    backbone = timm.create_model(name, num_classes=0)
+    backbone: Any = timm.create_model(name, num_classes=0)
     with torch.no_grad():
         backbone.eval()
-        features = backbone(torch.zeros(1, 3, 224, 224)).shape[-1]
+        size = backbone.default_cfg.get("input_size", (3, 224, 224))
+        features = backbone(torch.zeros(1, *size)).shape[-1]
     return Classifier(backbone.train(), features, labels)
 
 
@@ -137,21 +141,31 @@ def load_weights(model: Classifier, path: str | Path) -> int:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
 
-            state: dict[str, Any] = load_file(path)
+            state: Any = load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise DataError(f"cannot read weights from {path}: {error}") from None
+    if isinstance(state, dict):
+        state = state.get("state_dict", state)
+    if not isinstance(state, dict):
+        raise DataError(f"{path} holds no weights by name, but a {type(state).__name__}")
     own = model.backbone.state_dict()
+    named = {_without_prefix(name): tensor for name, tensor in state.items()}
     fitting = {
         name: tensor
-        for name, tensor in state.get("state_dict", state).items()
+        for name, tensor in named.items()
         if name in own and getattr(tensor, "shape", None) == own[name].shape
     }
-    if not fitting:
+    if not any(tensor.ndim for tensor in fitting.values()):  # counters fit anything
         raise DataError(f"none of the {len(state)} tensors in {path} fits the backbone")
     model.backbone.load_state_dict(fitting, strict=False)
     return len(fitting)
+
+
+def _without_prefix(name: Any) -> str:
+    """The name as the backbone knows it, whether a run, a wrapper or timm wrote the file."""
+    return str(name).removeprefix("module.").removeprefix("backbone.")
 
 
 def prepare(model: Classifier, features: np.ndarray | None, priors: np.ndarray | None) -> None:

@@ -16,7 +16,7 @@ class Progress:
     def __init__(self, total: int, done: int = 0, *, quiet: bool = False) -> None:
         self.quiet = quiet
         self.bar: Any = None
-        self._shown = 0.0
+        self._shown, self._began, self._steps = 0.0, time.monotonic(), 0
         if not quiet and sys.stderr.isatty():
             self.bar, self.task = _bar(total, done)
 
@@ -39,9 +39,12 @@ class Progress:
         if not self.bar:
             return
         self.bar.advance(self.task)
-        if time.monotonic() - self._shown > 0.5:
-            self._shown = time.monotonic()
-            self.bar.update(self.task, loss=f"loss {float(loss):.4f}")
+        self._steps += 1
+        now = time.monotonic()
+        if now - self._shown > 0.5:
+            self._shown = now
+            rate = f"{self._steps / (now - self._began):.1f} steps/s"
+            self.bar.update(self.task, loss=f"loss {float(loss):.4f}", rate=rate)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """One epoch done: a line of what was measured."""
@@ -52,7 +55,7 @@ class Progress:
         parts.append(f"{record['images_per_second']:,.0f} images/s")
         self.say("  ".join(parts))
         if self.bar and score is not None:
-            self.bar.update(self.task, score=f"{100 * score:.2f}")
+            self.bar.update(self.task, score=f"mAP {100 * score:.2f}")
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -69,9 +72,8 @@ def _bar(total: int, done: int) -> tuple[Any, Any]:
     columns = (
         progress.BarColumn(),
         progress.TaskProgressColumn(),
-        progress.TextColumn("{task.fields[loss]}  {task.fields[score]}"),
-        progress.TextColumn("{task.speed:.0f} steps/s" if total else ""),
+        progress.TextColumn("{task.fields[loss]}  {task.fields[score]}  {task.fields[rate]}"),
         progress.TimeRemainingColumn(),
     )
     bar = progress.Progress(*columns, console=Console(stderr=True), transient=True)
-    return bar, bar.add_task("train", total=total, completed=done, loss="", score="")
+    return bar, bar.add_task("train", total=total, completed=done, loss="", score="", rate="")

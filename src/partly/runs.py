@@ -24,7 +24,7 @@ from torch import Tensor
 
 from partly import checkpoint, methods, models
 from partly.data import open_inputs, split_into_chunks
-from partly.errors import DataError, RunError
+from partly.errors import ConfigError, DataError, RunError
 from partly.labels import LabelTable
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
@@ -38,7 +38,10 @@ def choose_device(name: str = "auto") -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise DataError(f"device '{name}' was asked for, but there is no GPU here; use cpu or auto")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"no device '{name}'; use auto, cpu or cuda") from None
 
 
 def versions() -> dict[str, str]:
@@ -52,12 +55,6 @@ def _version(package: str) -> str:
         return version(package)
     except Exception:  # run from a source folder that was never installed
         return "not installed"
-
-
-def append_line(path: Path, record: Mapping[str, Any]) -> None:
-    """One line of JSON at the end of a file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record) + "\n")
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -82,10 +79,14 @@ def keep_lines(path: Path, epochs: int) -> None:
 
 def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     """The weights of the chosen epoch, whole or not at all."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
-    checkpoint.write_atomically(folder / WEIGHTS, lambda place: save_file(tensors, place))
+
+    def write(place: Path) -> None:
+        place.write_bytes(save(tensors))
+
+    checkpoint.write_atomically(folder / WEIGHTS, write)
 
 
 def read_weights(folder: Path) -> dict[str, Tensor] | None:

@@ -76,6 +76,12 @@ class Config:
         for name in ("learning_rate", "head_factor"):
             if not _is_none_or(getattr(self, name), NUMBER, lambda value: value > 0):
                 yield f"{name} must be a number above 0, not {getattr(self, name)!r}"
+        for name in ("clip", "weight_decay"):
+            if not _is_none_or(getattr(self, name), NUMBER, lambda value: value >= 0):
+                yield f"{name} must be a number of 0 or more, not {getattr(self, name)!r}"
+        for name in ("workers", "checkpoint_steps", "seed"):
+            if not _is_none_or(getattr(self, name), WHOLE, lambda value: 0 <= value < 2**63):
+                yield f"{name} must be a whole number of 0 or more, not {getattr(self, name)!r}"
         for name in ("warmup", "ema", "hold_out"):
             if not _is_none_or(getattr(self, name), NUMBER, lambda value: 0 <= value < 1):
                 yield f"{name} must be a number in [0, 1), not {getattr(self, name)!r}"
@@ -159,7 +165,7 @@ def train(
     if folder is not None:
         checkpoint.make_folder(folder)
         if resume and (folder / runs.CHECKPOINT).exists():
-            state.load(checkpoint.load(folder / runs.CHECKPOINT, state.device))
+            state.load_from(folder / runs.CHECKPOINT)
             state.best_weights = runs.read_weights(folder)
         for lines in (runs.METRICS, runs.AUDIT):
             runs.keep_lines(folder / lines, state.epoch - 1)
@@ -180,7 +186,7 @@ def train(
             if judge is not None:
                 keep_if_best(state, metric, judge, folder)
             if folder is not None:
-                runs.append_line(folder / runs.METRICS, metric)
+                checkpoint.append_line(folder / runs.METRICS, metric)
                 audit_pseudo_labels(state, truth, folder, metric["epoch"])
             save()
             progress.epoch(metric, config.epochs)
@@ -246,6 +252,14 @@ class State:
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
         }
+
+    def load_from(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        saved = checkpoint.load(path, self.device)
+        try:
+            self.load(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"checkpoint {path} does not fit this run: {error!r}") from None
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `dump`."""
@@ -323,7 +337,9 @@ def start(table: LabelTable, config: Config) -> State:
     torch.manual_seed(config.seed)
     facts = propensity.estimate(table, config.expected_positives)
     training = methods.Training(table, facts, config.epochs, config.seed, device)
-    step_loss = methods.get(config.method).start(training, config.options)
+    method = methods.get(config.method)
+    method.rehearse(training, config.options)
+    step_loss = method.start(training, config.options)
     features = None if table.features is None else table.features.shape[1]
     model = models.build(config.backbone, len(table.names), features)
     if config.weights is not None:
@@ -453,7 +469,7 @@ def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, ep
     table = state.training.table
     values = store.get(torch.arange(len(table), device=state.device)).cpu().numpy()
     record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
-    runs.append_line(folder / runs.AUDIT, record)
+    checkpoint.append_line(folder / runs.AUDIT, record)
 
 
 def finish(
@@ -488,6 +504,7 @@ def describe(table: LabelTable, config: Config) -> dict[str, Any]:
         "features": None if table.features is None else table.features.shape[1],
         "labels": list(table.names),
         "label_hash": table.content_hash,
+        "inputs_hash": table.inputs_hash,
         "label_counts": {
             kind: numbers.tolist() for kind, numbers in table.counts_by_label()._asdict().items()
         },
