@@ -102,7 +102,7 @@ def _say(text: str) -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="folder for data, runs and report")] = Path("runs/demo"),
-    hide: Annotated[str, typer.Option(help="which labels stay known")] = "pal:0.2",
+    hide: Annotated[str, typer.Option(help="which labels stay known")] = "ppl:0.4",
     seed: Annotated[int, typer.Option(help="of the pictures, the hiding and the training")] = 0,
 ) -> None:
     """Draw a data set, hide most labels, train four methods, write a report.

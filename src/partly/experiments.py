@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from multiprocessing import get_context, parent_process
@@ -194,6 +195,11 @@ def _in_parallel(
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise PartlyError(
+                "a training process died: too little memory, or a script that compares without "
+                "`if __name__ == '__main__':` (each process imports it again); try jobs=1"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
