@@ -5,7 +5,7 @@ a floor measured in the same run: one uniform number a known label from NumPy's 
 boolean mask of the same arrays. A line each on the terminal, and benchmarks/results/hiding.json.
 
     python benchmarks/hiding.py
-    python benchmarks/hiding.py --images 100000 --out /tmp/hiding.json
+    python benchmarks/hiding.py --images 100000 --out hiding.json
 """
 
 import argparse

@@ -95,6 +95,15 @@ def _command() -> str:
     return shlex.join(["partly", *sys.argv[1:]])
 
 
+def _show(results: dict[str, Any], out: Path) -> None:
+    """The table of a comparison, and its page."""
+    from partly.experiments import to_markdown
+    from partly.report import comparison_report
+
+    _say(to_markdown(results))
+    _say(f"report: {comparison_report(results, out / 'report.html')}")
+
+
 def _say(text: str) -> None:
     print(text, flush=True)
 
@@ -127,13 +136,20 @@ def check(data: Data) -> None:
 
 
 @app.command()
-def methods() -> None:
+def methods(
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="as a page, docs/methods.md")
+    ] = False,
+) -> None:
     """List the methods and their options.
 
     Example: `partly methods`
     """
-    from partly.methods import available, get
+    from partly.methods import available, get, to_markdown
 
+    if markdown:
+        print(to_markdown(), end="")
+        return
     for name in available():
         method = get(name)
         _say(f"{name:<12} {method.summary}")
@@ -270,7 +286,6 @@ def compare(
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
     """
     from partly import experiments
-    from partly.report import comparison_report
 
     config = _config(
         epochs=epochs, batch_size=batch_size, learning_rate=lr, head_factor=head_factor,
@@ -290,8 +305,7 @@ def compare(
         command=_command(),
         say=_say,
     )
-    _say(experiments.to_markdown(results))
-    _say(f"report: {comparison_report(results, out / 'report.html')}")
+    _show(results, out)
 
 
 @app.command()
@@ -319,7 +333,6 @@ def ablate(
     Example: `partly ablate data.npz --settings pal:0.6,ppl:0.6`
     """
     from partly import experiments
-    from partly.report import comparison_report
 
     config = _config(
         epochs=epochs, batch_size=batch_size, learning_rate=lr, backbone=backbone, weights=weights,
@@ -337,5 +350,4 @@ def ablate(
         command=_command(),
         say=_say,
     )
-    _say(experiments.to_markdown(results))
-    _say(f"report: {comparison_report(results, out / 'report.html')}")
+    _show(results, out)

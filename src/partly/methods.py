@@ -150,6 +150,25 @@ def get(name: str) -> Method:
     raise ConfigError(f"no method '{name}'{hint}; available: {', '.join(_REGISTRY)}")
 
 
+def to_markdown() -> str:
+    """The page docs/methods.md: every registered method, its options and its removable parts."""
+    lines = [
+        "# Methods",
+        "",
+        "What `--method` takes, written by `partly methods --markdown`. An option is set with",
+        "`--set name=value`. A reference is trained on full labels in a comparison. Parts are what",
+        "`partly ablate` removes one by one. The losses have cards in [losses.md](losses.md).",
+        "",
+        "| method | | options | parts |",
+        "|---|---|---|---|",
+    ]
+    for known in _REGISTRY.values():
+        options = ", ".join(f"`{name}={value}`" for name, value in known.options.items())
+        summary = known.summary + (" (reference)" if known.reference else "")
+        lines.append(f"| `{known.name}` | {summary} | {options} | {', '.join(known.parts)} |")
+    return "\n".join(lines) + "\n"
+
+
 def method(name: str, summary: str, **more: Any) -> Callable[[Callable[..., Step]], Any]:
     """Register the function that makes a method's step; its keyword arguments are the options."""
 
@@ -292,7 +311,7 @@ def _paper(
 
 # --- baselines ----------------------------------------------------------------------------------
 
-from_loss("bce", "cross-entropy on full labels: the reference", losses.bce, reference=True)
+from_loss("bce", "cross-entropy on full labels", losses.bce, reference=True)
 from_loss("bce_ls", "the same with label smoothing", losses.bce_ls, reference=True)
 from_loss("ign", "ignore unknown labels", losses.ign)
 from_loss("an", "assume that unknown labels are negative", losses.an)

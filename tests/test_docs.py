@@ -1,0 +1,46 @@
+"""The documents: their code runs, their links lead somewhere, nothing that exists is missing."""
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from partly import losses, methods
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+HELPERS = {"balance", "penalty", "large_losses", "spa_probability"}
+
+
+def snippets(page: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["README.md", "docs/losses.md"])
+def test_the_code_of_a_page_runs_from_top_to_bottom(name):
+    code = snippets(ROOT / name)
+    assert code
+    scope = {"logits": torch.randn(2, 4), "labels": torch.tensor([[1, 0, -1, -1], [-1, 1, 0, -1]])}
+    for snippet in code:
+        exec(snippet, scope)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_methods_page_is_what_the_registry_says():
+    page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+    assert page == methods.to_markdown(), "run `make format`"
+
+
+@pytest.mark.parametrize("name", sorted(set(losses.__all__) - HELPERS))
+def test_every_loss_has_a_card_with_its_signature(name):
+    page = (ROOT / "docs" / "losses.md").read_text(encoding="utf-8")
+    card = page.split(f"### `{name}`")[1].split("\n### ")[0]
+    for parameter in inspect.signature(getattr(losses, name)).parameters:
+        assert parameter in card.split("**Equation**")[0]
