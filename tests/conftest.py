@@ -34,5 +34,5 @@ def coco_features() -> Path:
     """The real COCO labels, where they lie beside the checkout."""
     path = Path(__file__).parents[2] / "shared" / "data" / "coco_features.npz"
     if not path.is_file():
-        pytest.skip("the shared data is not here")
+        pytest.skip("no COCO features beside the checkout")
     return path

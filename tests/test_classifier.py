@@ -381,7 +381,7 @@ def test_pandas(data, fitted):
     [
         (lambda Y: Y[:, 0], LabelError, "one column of classes"),
         (lambda Y: Y[:, :1], DataError, "only one label"),
-        (lambda Y: Y[:-1], LabelError, "199 images"),
+        (lambda Y: Y[:-1], LabelError, "y has 199"),
         (lambda Y: np.full(Y.shape, -1), DataError, "every label is unknown"),
         (lambda Y: np.full(Y.shape, nan), DataError, "every label is unknown"),
         (lambda Y: np.minimum(Y, 0), DataError, "no label is known to be positive"),

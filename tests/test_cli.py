@@ -21,7 +21,7 @@ from builders import (
     write_npz,
     write_pictures,
 )
-from partly import methods, runs, training
+from partly import __version__, methods, runs, training
 from partly.cli import app
 from partly.progress import Progress
 
@@ -94,15 +94,14 @@ def test_train_evaluate_predict(tmp_path):
     trained = really("train", data, "--out", run, "--epochs", 3, "--hide", "pal:0.5")
     assert trained.code == 0, trained.err
     assert "mAP" in trained.out
-    assert [line.split("  ")[0] for line in trained.err.splitlines()[1:]] == [
-        f"epoch {epoch}/3" for epoch in (1, 2, 3)
-    ]
+    epochs = [line.split("  ")[0] for line in trained.err.splitlines() if line.startswith("epoch")]
+    assert epochs == [f"epoch {epoch}/3" for epoch in (1, 2, 3)]
     measured = really("evaluate", run, data, "--json")
     stored = json.loads((run / runs.EVALUATION).read_text())
     assert json.loads(measured.out)["metrics"]["AP"] == stored["metrics"]["AP"]
     predicted = really("predict", run, data, "--out", tmp_path / "scores.csv")
-    assert predicted.out == f"100 images -> {tmp_path / 'scores.csv'}\n"
-    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 101
+    assert predicted.out == f"400 images -> {tmp_path / 'scores.csv'}\n"
+    assert len((tmp_path / "scores.csv").read_text().splitlines()) == 401
     assert (measured.err, predicted.err) == ("", "")
 
 
@@ -312,3 +311,8 @@ def test_a_table_of_the_wrong_columns_is_refused(home, tmp_path):
     np.savez(tmp_path / "d.npz", X_test=rows, Y_test=labels[:, :3], names=["a", "b", "label 1"])
     answer = partly_here("evaluate", home / "run", tmp_path / "d.npz")
     assert_refused(answer, "has no column for 3 of 4 labels: label 0, label 2, label 3")
+
+
+def test_the_version():
+    answer = partly_here("--version")
+    assert (answer.code, answer.out) == (0, f"partly {__version__}\n")

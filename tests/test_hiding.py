@@ -155,7 +155,7 @@ def test_spl_of_a_row_depends_on_that_row_only(full_labels: np.ndarray) -> None:
 
 
 def reference_single(labels: np.ndarray, ids: Sequence[Any], seed: int) -> np.ndarray:
-    """One positive an image, written from shared/peers.md alone."""
+    """One positive an image, written from its description alone."""
     generator = np.random.RandomState(seed)
     observed = np.full_like(labels, -1)
     for row in sorted(range(len(ids)), key=lambda row: str(ids[row])):

@@ -867,3 +867,16 @@ MODULES = [f"partly.losses.{module.name}" for module in pkgutil.iter_modules(los
 @pytest.mark.parametrize("name", ["partly.losses", *MODULES, "partly.schedules"])
 def test_examples_in_docstrings_run(name: str) -> None:
     assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+@pytest.mark.parametrize("name", sorted({name.split(",")[0] for name in CASES} & {*losses.__all__}))
+def test_shapes_must_agree(name):
+    logits, labels = torch.zeros(4, 3), torch.ones(4, 1, dtype=torch.int8)
+    extra = {"paper_loss": (torch.zeros(4, 3),), "consistent": (torch.zeros(4, 3),)}
+    extra["role"] = extra["paper_loss"]
+    needs = {"epoch": 1, "epochs": 3, "expected_positives": 1.0}
+    loss = getattr(losses, name)
+    known = inspect.signature(loss).parameters
+    chosen = {word: value for word, value in needs.items() if word in known}
+    with pytest.raises(ConfigError, match="shape"):
+        loss(logits, labels, *extra.get(name, ()), **chosen)

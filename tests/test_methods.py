@@ -507,3 +507,20 @@ def test_role_estimates_learn_in_the_rows_of_the_batch_only() -> None:
     gradient = training.estimates.weight.grad.coalesce()
     assert gradient.indices()[0].tolist() == sorted(rows.tolist())
     assert (gradient.values() != 0).any(dim=1).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("ll-r", {"rate": "lots"}),
+        ("splc", {"threshold": "high"}),
+        ("ll-cp", {"rate": "lots"}),
+        ("asl", {"gamma_negative": "foo"}),
+    ],
+)
+def test_a_rehearsal_finds_what_fails_in_a_later_epoch(name: str, options: dict) -> None:
+    table = LabelTable.from_dense([[1, -1, -1], [-1, 1, -1]])
+    training = methods.Training(table, estimate(table), epochs=3)
+    with pytest.raises(ConfigError, match=f"method '{name}' cannot work with"):
+        methods.get(name).rehearse(training, options)
+    assert not training.stores

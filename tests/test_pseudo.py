@@ -148,7 +148,7 @@ def test_posterior_is_self_consistent(
     weight_unknown: float,
 ) -> None:
     """A model fitted with the right pseudo-labels gives the right pseudo-labels back; its logits
-    are those of the formula in shared/method.md."""
+    are those of the formula in docs/paper.md."""
     situation = {
         "c_positive": c_positive,
         "c_negative": c_negative,

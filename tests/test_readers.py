@@ -366,3 +366,26 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
         read(path, format="csv")
     with pytest.raises(DataError, match="cannot read"):
         read(path, format="npz")
+
+
+@pytest.mark.parametrize(
+    ("convention", "expected"),
+    [("signed", [[1, 0], [-1, 1]]), ("partly", [[1, -1], [0, 1]])],
+)
+def test_the_convention_is_said_and_not_guessed(
+    tmp_path: Path, convention: str, expected: list
+) -> None:
+    np.savez(tmp_path / "a.npz", X_train=np.ones((2, 1)), Y_train=np.array([[1, -1], [0, 1]]))
+    (tmp_path / "a.csv").write_text("path,cat,dog\na,1,-1\nb,0,1\n")
+    for name in ("a.npz", "a.csv"):
+        table = read(tmp_path / name, convention=convention)
+        assert table.dense().tolist() == expected
+
+
+def test_nan_is_unknown_where_that_is_said(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", X_train=np.ones((1, 1)), Y_train=np.array([[1, NAN]]))
+    assert read(tmp_path / "a.npz", convention="nan").dense().tolist() == [[1, -1]]
+    with pytest.raises(PartlyError, match="NaN is accepted"):
+        read(tmp_path / "a.npz")
+    with pytest.raises(PartlyError, match="unknown label convention 'nun'"):
+        read(tmp_path / "a.npz", convention="nun")

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from builders import COLOURS, files_of, problem, write_manifest, write_npz, write_pictures
-from partly import runs, workflow
+from partly import checkpoint, runs, workflow
 from partly.errors import ConfigError, DataError, LabelError, RunError
 from partly.hiding import hide
 from partly.readers import read
@@ -106,7 +106,7 @@ class TestBothKinds:
         first = workflow.evaluate_run(home / kind, data_of(home, kind))
         second = workflow.evaluate_run(home / kind, turned)
         assert second == first  # the hash, too: it is of the columns that count
-        assert workflow.predict_run(home / kind, turned, home / "turned.csv") == first["images"]
+        assert workflow.predict_run(home / kind, turned, home / "turned.csv") > first["images"]
         assert scores_of(home / "turned.csv")[0] == ["id", *names]
 
     def test_a_missing_column_is_named(self, home, kind):
@@ -116,14 +116,14 @@ class TestBothKinds:
         with pytest.raises(LabelError, match=f"has no column for 1 of .* labels: {names[1]}"):
             workflow.evaluate_run(home / kind, short)
 
-    def test_predictions_are_the_probabilities_of_the_test_part(self, home, kind):
+    def test_predictions_are_the_probabilities_of_every_image(self, home, kind):
         count = workflow.predict_run(home / kind, data_of(home, kind), home / "new" / "scores.csv")
         header, ids, scores = scores_of(home / "new" / "scores.csv")
-        test = read(data_of(home, kind)).part("test")
-        assert header == ["id", *test.names]
-        assert ids == test.ids.tolist()
+        table = read(data_of(home, kind))
+        assert header == ["id", *table.names]
+        assert ids == table.ids.tolist()
         assert len(ids) == count
-        expected = runs.load(home / kind).probabilities(test)
+        expected = runs.load(home / kind).probabilities(table)
         np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
     def test_data_of_the_other_kind_is_refused(self, home, kind):
@@ -252,3 +252,54 @@ def test_options_are_numbers_where_they_can_be(pairs: list[str], options: dict[s
 def test_an_option_needs_a_value():
     with pytest.raises(ConfigError, match="name=value, not 'gamma'"):
         workflow.parse_options(["d=off", "gamma"])
+
+
+def test_images_it_was_trained_on_are_said_to_be(tmp_path):
+    rows, labels = problem(200)
+    np.savez(tmp_path / "all.npz", X_train=rows, Y_train=labels)
+    workflow.train_run(tmp_path / "all.npz", tmp_path / "run", Config(epochs=1), say=lambda _: None)
+    evaluation = workflow.evaluate_run(tmp_path / "run", tmp_path / "all.npz", part="train")
+    assert "these are the images it was trained on" in workflow.summary(evaluation)
+
+
+@pytest.mark.parametrize("name", ["X", "X_test"])
+def test_rows_without_labels_can_be_predicted(home, tmp_path, name):
+    rows, _ = problem(400)
+    np.savez(tmp_path / "new.npz", **{name: rows[:7]})
+    assert workflow.predict_run(home / "features", tmp_path / "new.npz", tmp_path / "s.csv") == 7
+
+
+def test_images_without_labels_can_be_predicted(home, tmp_path):
+    (tmp_path / "new.csv").write_text(f"path\n{home / 'images' / '0003.png'}\n")
+    assert workflow.predict_run(home / "pictures", tmp_path / "new.csv", tmp_path / "s.csv") == 1
+    assert len((tmp_path / "s.csv").read_text().splitlines()) == 2
+
+
+def test_a_reference_is_given_what_the_others_do_not_see(tmp_path):
+    rows, labels = problem(200)
+    np.savez(tmp_path / "all.npz", X_train=rows, Y_train=labels)
+    said: list[str] = []
+    config = Config(method="bce", epochs=1)
+    workflow.train_run(
+        tmp_path / "all.npz", tmp_path / "run", config, setting="spl", say=said.append
+    )
+    assert said[0] == "bce is a reference: it is given the labels that spl would hide"
+    assert checkpoint.read_json(tmp_path / "run" / runs.CONFIG)["label_counts"]["unknown"][0] == 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "problem_"),
+    [("1,0", "images are missing"), ("0,0", "no label is known to be positive")],
+)
+def test_check_says_what_is_wrong(tmp_path, labels, problem_):
+    (tmp_path / "data.csv").write_text(f"path,cat,dog\nnowhere.png,{labels}\n")
+    with pytest.raises(DataError, match=problem_):
+        list(workflow.check_data(tmp_path / "data.csv"))
+
+
+def test_numbers_of_options_keep_their_kind():
+    assert workflow.parse_options(["likely=3", "gamma=0.5", "d=text"]) == {
+        "likely": 3,
+        "gamma": 0.5,
+        "d": "text",
+    }

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from partly import losses, methods
     from partly.classifier import PartialLabelClassifier

@@ -47,7 +47,13 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, content: Any) -> None:
     """A JSON file, whole or not at all."""
-    write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    text = json.dumps(content, indent=2, ensure_ascii=False, default=_plain)
+    write_text(path, text + "\n")
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers as Python's."""
+    return value.item() if hasattr(value, "item") else str(value)
 
 
 def read_json(path: Path) -> Any:

@@ -101,6 +101,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         # float32 is what the model computes in: a number too large for it is refused here.
         features = validate_data(self, X, dtype=np.float32, ensure_min_samples=2)
         values, names = read_targets(y)
+        if len(values) != len(features):
+            raise LabelError(f"X has {len(features)} rows, y has {len(values)}")
         table = LabelTable.from_dense(values, names=names, convention="nan", features=features)
         self.predictor_ = train(table, self._config(), quiet=not self.verbose)
         self.label_names_ = np.array(table.names, dtype=object)

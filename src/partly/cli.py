@@ -5,11 +5,13 @@ Heavy imports happen inside the commands, so that `partly --help` answers at onc
 
 import shlex
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from partly import __version__
 from partly.errors import PartlyError
 
 INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
@@ -17,6 +19,7 @@ INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
 app = typer.Typer(
     help="Train multi-label classifiers from partly labelled data.",
     no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     add_completion=False,
@@ -38,13 +41,28 @@ def main() -> None:
         raise
 
 
+HIDING = (
+    "which labels stay known: pal:0.3 (30 % of all), ppl:0.3 (30 % of the positives, no negative), "
+    "spl (one positive an image), fal (all)"
+)
+
+
+@app.callback()
+def version(
+    show: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    if show:
+        print(f"partly {__version__}")
+        raise typer.Exit
+
+
 # Options that several commands share. None means: the default of `training.Config`.
 Data = Annotated[Path, typer.Argument(help="a .csv or .parquet manifest, a folder, or an .npz")]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Epochs = Annotated[int | None, typer.Option(help="passes over the data [12]")]
 BatchSize = Annotated[
     int | None,
-    typer.Option(help="[for 32 steps an epoch or more; at most 1024 rows, 64 images]"),
+    typer.Option(help="[about 32 steps an epoch: 32 to 1024 rows, 8 to 64 images]"),
 ]
 LearningRate = Annotated[
     float | None, typer.Option("--lr", help="[1e-2 for a linear model, else 1e-3]")
@@ -76,19 +94,23 @@ Device = Annotated[str | None, typer.Option(help="auto, cpu or cuda [auto]")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", help="an option of the method, name=value; repeatable")
 ]
+Convention = Annotated[
+    str, typer.Option(help="numbers in the file: partly (1, 0, -1), nan, or signed (1, -1, 0)")
+]
 Seeds = Annotated[int, typer.Option(help="trainings of each, seeds 0, 1, …")]
 Jobs = Annotated[int | None, typer.Option(help="trainings at once [one a core]")]
 
 
-def _config(**given: Any) -> Any:
-    """A `Config` of what was given; the rest are its defaults."""
+def _config(stored: dict[str, Any] | None = None, **given: Any) -> Any:
+    """A `Config` of what was given, then of what a run has stored, then of its defaults."""
     from partly.training import Config
     from partly.workflow import parse_options
 
-    options = parse_options(given.pop("options") or [])
-    return Config(
-        options=options, **{name: value for name, value in given.items() if value is not None}
-    )
+    chosen = {field.name: stored[field.name] for field in fields(Config)} if stored else {}
+    if given["options"]:
+        chosen["options"] = parse_options(given["options"])
+    del given["options"]
+    return Config(**chosen | {name: value for name, value in given.items() if value is not None})
 
 
 def _command() -> str:
@@ -111,7 +133,7 @@ def _say(text: str) -> None:
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="folder for data, runs and report")] = Path("runs/demo"),
-    hide: Annotated[str, typer.Option(help="which labels stay known")] = "ppl:0.4",
+    hide: Annotated[str, typer.Option(help=HIDING)] = "ppl:0.4",
     seed: Annotated[int, typer.Option(help="of the pictures, the hiding and the training")] = 0,
 ) -> None:
     """Draw a data set, hide most labels, train four methods, write a report.
@@ -124,14 +146,14 @@ def demo(
 
 
 @app.command()
-def check(data: Data) -> None:
+def check(data: Data, convention: Convention = "partly") -> None:
     """Say what is in a data set and what is wrong with it.
 
     Example: `partly check data.csv`
     """
     from partly.workflow import check_data
 
-    for line in check_data(data):
+    for line in check_data(data, convention):
         _say(line)
 
 
@@ -163,7 +185,8 @@ def train(
     data: Data,
     out: Annotated[Path, typer.Option(help="folder of the run")],
     method: Annotated[str | None, typer.Option(help="see `partly methods` [partly]")] = None,
-    hide: Annotated[str | None, typer.Option(help="a study: hide labels, e.g. pal:0.3")] = None,
+    hide: Annotated[str | None, typer.Option(help=f"a study: {HIDING}")] = None,
+    convention: Convention = "partly",
     resume: Annotated[bool, typer.Option("--resume", help="go on where it stopped")] = False,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -196,19 +219,23 @@ def train(
 ) -> None:
     """Train a model and keep everything about it in a folder.
 
+    With --resume, options that are not given again are the run's own.
+
     Example: `partly train data.csv --out runs/first --backbone resnet50 --epochs 10`
     """
-    from partly.workflow import train_run
+    from partly.workflow import stored_config, train_run
 
+    stored = stored_config(out) if resume else None
     config = _config(
-        method=method, epochs=epochs, batch_size=batch_size, learning_rate=lr,
+        stored, method=method, epochs=epochs, batch_size=batch_size, learning_rate=lr,
         head_factor=head_factor, optimiser=optimiser, weight_decay=weight_decay, warmup=warmup,
         schedule=schedule, clip=clip, ema=ema, amp=amp, backbone=backbone, weights=weights,
         image_size=image_size, standardise=standardise, start=start,
         expected_positives=expected_positives, hold_out=hold_out,
         checkpoint_steps=checkpoint_steps, seed=seed, workers=workers, device=device, options=set_,
     )  # fmt: skip
-    train_run(data, out, config, setting=hide, resume=resume, say=_say)
+    setting = hide or (stored or {}).get("setting")
+    train_run(data, out, config, setting=setting, convention=convention, resume=resume, say=_say)
 
 
 @app.command()
@@ -216,6 +243,7 @@ def evaluate(
     run: Run,
     data: Data,
     part: Annotated[str | None, typer.Option(help="train, validation or test [test]")] = None,
+    convention: Convention = "partly",
     json_: Annotated[bool, typer.Option("--json", help="print every metric as JSON")] = False,
     device: Device = None,
 ) -> None:
@@ -227,7 +255,7 @@ def evaluate(
 
     from partly.workflow import evaluate_run, summary
 
-    evaluation = evaluate_run(run, data, part=part, device=device or "auto")
+    evaluation = evaluate_run(run, data, part=part, convention=convention, device=device or "auto")
     _say(json.dumps(evaluation, indent=2) if json_ else summary(evaluation))
 
 
@@ -256,8 +284,9 @@ def compare(
         str | None, typer.Option(help="comma-separated; see `partly methods` [all]")
     ] = None,
     settings: Annotated[
-        str, typer.Option(help="comma-separated")
-    ] = "fal,pal:0.3,pal:0.6,pal:0.9,ppl:0.3,ppl:0.6,ppl:0.9,spl",
+        str | None, typer.Option(help="comma-separated, e.g. fal,pal:0.3,spl [the paper's eight]")
+    ] = None,
+    convention: Convention = "partly",
     seeds: Seeds = 3,
     jobs: Jobs = None,
     epochs: Epochs = None,
@@ -280,8 +309,10 @@ def compare(
 ) -> None:
     """Train methods × settings × seeds with equal budgets: the paper's tables.
 
-    The data's training labels must be full; each setting hides most of them. A comparison that was
-    interrupted goes on where it stopped.
+    The data's training labels should be full; each setting hides some of them: fal none, pal:0.3
+    all but 30 %, ppl:0.3 all negatives and all but 30 % of the positives, spl all but one positive
+    an image. All methods in the paper's eight settings with three seeds are 462 trainings. A
+    comparison that was interrupted goes on where it stopped.
 
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
     """
@@ -298,9 +329,10 @@ def compare(
         data,
         out,
         methods=methods.split(",") if methods else None,
-        settings=settings.split(","),
+        settings=settings.split(",") if settings else experiments.PAPER_SETTINGS,
         seeds=seeds,
         config=config,
+        convention=convention,
         jobs=jobs,
         command=_command(),
         say=_say,
@@ -314,6 +346,7 @@ def ablate(
     out: Annotated[Path, typer.Option(help="folder of the ablation")] = Path("runs/ablate"),
     method: Annotated[str, typer.Option(help="a method that has parts: paper or partly")] = "paper",
     settings: Annotated[str, typer.Option(help="comma-separated")] = "pal:0.6,ppl:0.6",
+    convention: Convention = "partly",
     seeds: Seeds = 3,
     jobs: Jobs = None,
     epochs: Epochs = None,
@@ -346,6 +379,7 @@ def ablate(
         settings=settings.split(","),
         seeds=seeds,
         config=config,
+        convention=convention,
         jobs=jobs,
         command=_command(),
         say=_say,

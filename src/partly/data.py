@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from partly import draws
-from partly.errors import DataError, first_few
+from partly.errors import DataError, first_few, raise_if
 from partly.labels import LabelTable
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -75,7 +75,7 @@ class ImageInputs:
         An error raised in a worker process would arrive wrapped in its traceback.
         """
         try:
-            with Image.open(self.paths[row]) as image:
+            with Image.open(str(self.paths[row])) as image:
                 picture = _to_eight_bits(image).convert("RGB")
                 if picture.size != (self.size, self.size):
                     picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
@@ -126,6 +126,13 @@ def _stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
     return torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
 
 
+def missing_images(paths: np.ndarray) -> Iterator[str]:
+    """A sentence if some of these files are not there."""
+    missing = [str(path) for path in paths if not os.path.isfile(path)]
+    if missing:
+        yield f"{len(missing)} of {len(paths)} images are missing: {first_few(missing)}"
+
+
 def open_inputs(
     table: LabelTable, device: torch.device, *, size: int = 448, seed: int = 0, workers: int = 0
 ) -> Inputs:
@@ -134,7 +141,5 @@ def open_inputs(
         return FeatureInputs(table.features, device)
     if table.paths is None:
         raise DataError("the table has neither image paths nor features")
-    missing = [str(path) for path in table.paths if not os.path.isfile(path)]
-    if missing:
-        raise DataError(f"{len(missing)} of {len(table)} images are missing: {first_few(missing)}")
+    raise_if(missing_images(table.paths), DataError)
     return ImageInputs(table.paths, device, size=size, seed=seed, workers=workers)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from PIL import Image
 from partly import experiments
 from partly.checkpoint import make_folder
 from partly.drawing import draw_dataset
+from partly.hiding import Setting
 from partly.readers import read
 from partly.report import comparison_report
 from partly.training import Config
@@ -35,7 +36,7 @@ def run_demo(
     say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
     """Draw, hide, train, compare, report; returns the results."""
-    out = Path(out)
+    out, setting = Path(out), str(Setting.parse(setting))
     make_folder(out)
     say(f"drawing {TRAIN + TEST:,} pictures into {out / 'data'}")
     manifest = draw_dataset(out / "data", train=TRAIN, test=TEST, size=SIZE, seed=seed)

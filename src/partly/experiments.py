@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import mean, stdev
@@ -28,7 +28,7 @@ import torch
 
 from partly import checkpoint, metrics, runs
 from partly import methods as registry
-from partly.errors import ConfigError, DataError, PartlyError, raise_if
+from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
 from partly.readers import read
@@ -128,6 +128,7 @@ def run_study(
     out: str | Path,
     *,
     config: Config | None = None,
+    convention: str = "partly",
     jobs: int | None = None,
     command: str = "",
     say: Say = print,
@@ -141,22 +142,26 @@ def run_study(
         raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
-    table = read_study(str(data))
+    table = read_study(str(data), convention)
     complete = config.complete(_part(table, "train"))
     folder = Path(out) / "runs"
     budget = _fingerprint(table, config)
     done = {trial: _read_trial(folder, trial, budget) for trial in study.trials}
     left = [trial for trial, record in done.items() if record is None]
     checkpoint.make_folder(folder)
+    if not is_full(_part(table, "train")):
+        say("the training labels are not full: each setting hides some of what is known of them")
     say(f"{len(done)} trainings, {len(done) - len(left)} of them already there")
     began = time.monotonic()
-    for number, (trial, record) in enumerate(_in_parallel(left, data, config, jobs), start=1):
+    finished = _in_parallel(left, partial(run_trial, str(data), convention, config), config, jobs)
+    for number, (trial, record) in enumerate(finished, start=1):
         done[trial] = record
         checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budget})
         rate = (time.monotonic() - began) / number
+        result = record.get("error") or f"mAP {100 * record['mAP']:.2f}"
         say(
             f"[{number}/{len(left)}] {trial.row} {trial.setting} seed {trial.seed}: "
-            f"mAP {100 * record['mAP']:.2f} in {record['seconds']:.0f} s, "
+            f"{result} in {record['seconds']:.0f} s, "
             f"{rate * (len(left) - number) / 60:.0f} min left"
         )
     results = {
@@ -164,6 +169,7 @@ def run_study(
         "data": Path(data).name,
         "command": command,
         "label_hash": table.content_hash,
+        "full_labels": is_full(_part(table, "train")),
         "labels": list(table.names),
         "settings": study.settings,
         "methods": study.rows,
@@ -179,19 +185,17 @@ def run_study(
 
 
 def _in_parallel(
-    trials: Sequence[Trial], data: str | Path, config: Config, jobs: int | None
+    trials: Sequence[Trial], run: Callable[[Trial], Any], config: Config, jobs: int | None
 ) -> Iterable[tuple[Trial, Any]]:
     """Results as they come. One job runs here; more run in processes of one thread each."""
-    workers = min(len(trials), jobs or os.cpu_count() or 1)
+    workers = min(len(trials), jobs or usual_jobs(config.device))
     if workers <= 1:
         for trial in trials:
-            yield trial, run_trial(str(data), trial, config)
+            yield trial, run(trial)
         return
     context = get_context("spawn")  # a forked process must not inherit torch's threads
     with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        futures: dict[Future[Any], Trial] = {
-            pool.submit(run_trial, str(data), trial, config): trial for trial in trials
-        }
+        futures: dict[Future[Any], Trial] = {pool.submit(run, trial): trial for trial in trials}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -203,6 +207,13 @@ def _in_parallel(
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def usual_jobs(device: str) -> int:
+    """One a core this process may use; on a GPU one at a time, for they would share its memory."""
+    if runs.choose_device(device).type == "cuda":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _start_worker() -> None:
@@ -219,16 +230,16 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def read_study(data: str) -> LabelTable:
+def read_study(data: str, convention: str = "partly") -> LabelTable:
     """The data set, read once a process unless the file changes."""
     if not Path(data).exists():
         raise DataError(f"no data at {data}")
-    return _read_study(data, Path(data).stat().st_mtime_ns)
+    return _read_study(data, convention, Path(data).stat().st_mtime_ns)
 
 
 @cache
-def _read_study(data: str, changed: int) -> LabelTable:
-    table = read(data)
+def _read_study(data: str, convention: str, changed: int) -> LabelTable:
+    table = read(data, convention=convention)
     raise_if(
         (
             f"a comparison needs a {part} part, and {data} has none"
@@ -248,16 +259,19 @@ def _part(table: LabelTable, split: str) -> LabelTable:
     return part
 
 
-def run_trial(data: str, trial: Trial, config: Config) -> dict[str, Any]:
+def run_trial(data: str, convention: str, config: Config, trial: Trial) -> dict[str, Any]:
     """Hide, train, evaluate on the test part; the record of one run.
 
     Hidden labels are drawn from the trial's seed, as are the weights and the order of images. The
-    methods that need the expected number of positives are told the training set's, as published.
+    methods that need the expected number of positives are told the training set's, as published,
+    where its labels are full.
     """
-    table = read_study(data)
+    table = read_study(data, convention)
     full, test = _part(table, "train"), _part(table, "test")
     known = hide(full, trial.setting, seed=trial.seed)
-    expected = config.expected_positives or float(full.counts_by_image().positive.mean())
+    expected = config.expected_positives
+    if expected is None and is_full(full):
+        expected = float(full.counts_by_image().positive.mean())
     own = replace(
         config,
         method=trial.method,
@@ -265,24 +279,31 @@ def run_trial(data: str, trial: Trial, config: Config) -> dict[str, Any]:
         seed=trial.seed,
         expected_positives=expected,
     )
+    record = {"method": trial.row, "setting": trial.setting, "seed": trial.seed}
     began = time.monotonic()
-    predictor = train(known, own, quiet=True)
+    try:
+        predictor = train(known, own, quiet=True)
+    except RunError as error:  # it diverged: a dash in the table, not the end of the others
+        lost = {"mAP": None, "AP": None, "evaluation": None, "error": str(error)}
+        return record | lost | {"seconds": round(time.monotonic() - began, 2)}
     seconds = time.monotonic() - began
     evaluation = metrics.evaluate(
         predictor.probabilities(test),
         test.dense(),
         train_positives=full.counts_by_label().positive,
     )
-    return {
-        "method": trial.row,
-        "setting": trial.setting,
-        "seed": trial.seed,
+    return record | {
         "mAP": evaluation["mAP"],
         "AP": evaluation["AP"],
         "seconds": round(seconds, 2),
         "known_hash": known.content_hash,
         "evaluation": evaluation,
     }
+
+
+def is_full(table: LabelTable) -> bool:
+    """Whether every label is known."""
+    return table.known == len(table) * len(table.names)
 
 
 def _fingerprint(table: LabelTable, config: Config) -> str:
@@ -370,7 +391,8 @@ def to_markdown(results: Results) -> str:
         "|---|" + "---|" * len(results["settings"]),
     ]
     for row in results["methods"]:
-        name = row["name"] + (" (full labels)" if row["reference"] else "")
+        seen = "full labels" if results.get("full_labels", True) else "all known labels"
+        name = row["name"] + (f" ({seen})" if row["reference"] else "")
         texts = []
         for setting in results["settings"]:
             text = format_cell(cells.get((row["name"], setting)))

@@ -57,12 +57,18 @@ class Setting:
 def hide(labels: Labels, setting: str, keep: float | None = None, seed: int = 0) -> Labels:
     """Draw which labels stay known; a new array (int8) or table, the input is not changed.
 
+    setting: "fal" keeps all labels, "pal" the share `keep` of them, "ppl" that share of the
+    positives and no negative, "spl" one positive an image; "pal:0.3" says both in one. Labels that
+    are unknown already stay so. "spl-reference" draws as the reference code does (seed 1200).
+
     >>> full = np.array([[1, 0, 1], [0, 0, 1]], dtype=np.int8)
     >>> hide(full, "spl", seed=1).tolist()
     [[1, -1, -1], [-1, -1, 1]]
     >>> hide(full, "pal:0.5").tolist() == hide(full, "pal", keep=0.5).tolist()
     True
     """
+    if keep is not None and ":" in setting:
+        raise ConfigError(f"the share to keep is given twice: in '{setting}' and as keep={keep}")
     chosen = Setting.parse(setting) if keep is None else Setting(setting.lower(), keep)
     if isinstance(labels, LabelTable):
         return labels.keep(_kept(labels, chosen, seed))

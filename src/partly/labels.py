@@ -8,6 +8,7 @@ Letters: N images, L labels, K known entries.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -333,13 +334,13 @@ class LabelTable:
 
     @cached_property
     def inputs_hash(self) -> str:
-        """SHA-256 of the features, or of the images' paths: what the labels are about."""
+        """SHA-256 of the features, or of the images' names, wherever their folder lies."""
         digest = hashlib.sha256(b"partly inputs 1\0")
         if self.features is not None:
             digest.update(f"{self.features.dtype.str}{self.features.shape}".encode())
             digest.update(np.ascontiguousarray(self.features).data)
         if self.paths is not None:
-            digest.update("\0".join(str(path) for path in self.paths).encode())
+            digest.update("\0".join(os.path.basename(path) for path in self.paths).encode())
         return digest.hexdigest()
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -103,14 +103,16 @@ class Method:
         return self.make(training, **self.check(options or {}))
 
     def rehearse(self, training: Training, options: Mapping[str, Any]) -> None:
-        """Take one step on one image, so that an impossible option is found before it costs."""
+        """Step through a few epochs with one image: an impossible option fails before it costs."""
         one = replace(training, table=training.table.take(np.arange(1)), stores={}, estimates=None)
         labels = torch.from_numpy(one.table.dense()).to(one.device)
         row = torch.zeros(1, dtype=torch.int64, device=one.device)
         try:
             step = self.start(one, options)
-            loss = step(torch.zeros(labels.shape, device=one.device), Batch(row, labels, 1))
-            self.probability(loss, options)
+            logits = torch.zeros(labels.shape, device=one.device)
+            for epoch in sorted({1, min(2, one.epochs), one.epochs}):
+                step(logits, Batch(row, labels, epoch))
+            self.probability(logits, options)
         except PartlyError:
             raise
         except Exception as error:

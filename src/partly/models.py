@@ -4,6 +4,7 @@ What enters: the name of a backbone and what it looks at. What leaves: an `nn.Mo
 logits [B, L], its last bias at the class priors.
 """
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def _from_timm(name: str, labels: int) -> Classifier:
     import timm
 
     if not timm.is_model(name):
-        close = timm.list_models(f"*{name}*")
+        close = get_close_matches(name, ("linear", "mlp", "small")) or timm.list_models(f"*{name}*")
         hint = f"; close names: {first_few(close)}" if close else ""
         raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
     backbone: Any = timm.create_model(name, num_classes=0)
@@ -131,8 +132,8 @@ def _from_timm(name: str, labels: int) -> Classifier:
 def load_weights(model: Classifier, path: str | Path) -> int:
     """Read backbone weights from a safetensors file or a plain state dict; how many fitted.
 
-    Tensors of another name or shape (an ImageNet head) stay out; a file of which nothing fits is an
-    error.
+    Tensors of another name or shape (an ImageNet head) stay out. Weights for less than nine tenths
+    of the backbone are an error: they are another's.
     """
     path = Path(path)
     if not path.is_file():
@@ -157,8 +158,13 @@ def load_weights(model: Classifier, path: str | Path) -> int:
         for name, tensor in named.items()
         if name in own and getattr(tensor, "shape", None) == own[name].shape
     }
-    if not any(tensor.ndim for tensor in fitting.values()):  # counters fit anything
-        raise DataError(f"none of the {len(state)} tensors in {path} fits the backbone")
+    wanted = {name for name, tensor in own.items() if tensor.ndim}  # counters fit anything
+    found = len(wanted & fitting.keys())
+    if found < 0.9 * len(wanted):
+        raise DataError(
+            f"{path} fits {found or 'none'} of the backbone's {len(wanted)} weights: "
+            "are they of another backbone?"
+        )
     model.backbone.load_state_dict(fitting, strict=False)
     return len(fitting)
 

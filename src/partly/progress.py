@@ -55,7 +55,7 @@ class Progress:
         parts.append(f"{record['images_per_second']:,.0f} images/s")
         self.say("  ".join(parts))
         if self.bar and score is not None:
-            self.bar.update(self.task, score=f"mAP {100 * score:.2f}")
+            self.bar.update(self.task, score=f"{record['criterion']} {100 * score:.2f}")
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -24,7 +24,7 @@ class PseudoLabels:
 
     start: one number (the paper: 0.5) or one a label (class priors).
     momentum: the share of the old value an update keeps (the paper: 0).
-    dtype: "float16", or "uint8" (steps of 1/255).
+    dtype: "float16", or "uint8": steps of 1/255, within which a high momentum cannot move a value.
     """
 
     def __init__(
@@ -41,9 +41,11 @@ class PseudoLabels:
             raise ConfigError(f"pseudo-labels are stored as float16 or uint8, not '{dtype}'")
         if not 0 <= momentum < 1:
             raise ConfigError(f"momentum lies in [0, 1), not {momentum}")
+        first = torch.as_tensor(start, dtype=torch.float32).expand(labels)
+        if not ((first >= 0) & (first <= 1)).all():
+            raise ConfigError(f"pseudo-labels start in [0, 1], not at {start}")
         self.momentum = momentum
         self.scale = 255 if dtype == "uint8" else 1
-        first = torch.as_tensor(start, dtype=torch.float32).expand(labels)
         self.values = self._pack(first.to(device)).expand(images, labels).clone()
 
     def get(self, rows: Tensor) -> Tensor:
@@ -102,7 +104,8 @@ def posterior(
 
     fitted = weigh(c_positive) / weigh(c_negative)
     unlabelled = max(1 - c_positive, SMALLEST) / max(1 - c_negative, SMALLEST)
-    imbalance = torch.log(torch.as_tensor(alpha / beta, device=logits.device))
+    ratio = torch.as_tensor(alpha / beta, device=logits.device).clamp(min=SMALLEST)
+    imbalance = torch.log(ratio)
     return torch.sigmoid(logits.detach().float() - imbalance + math.log(unlabelled / fitted))
 
 

@@ -270,6 +270,8 @@ def _curves(
 
 def _label_plot(counts: Record | None, result: Record) -> Markup | None:
     """AP of each label against the number of its known positives."""
+    from matplotlib.ticker import MaxNLocator
+
     values = 100 * np.array(result.get("AP", []), dtype=float)
     scored = np.isfinite(values)
     if not counts or not scored.any():
@@ -284,6 +286,8 @@ def _label_plot(counts: Record | None, result: Record) -> Markup | None:
         axes.scatter(positives, values, s=26, color=BLUE, alpha=0.65, linewidths=0)
         if max(positives) > 20 * max(min(positives), 1):
             axes.set_xscale("symlog", linthresh=1)
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set(xlabel="known positives in training", ylabel="AP", ylim=(0, 102))
 

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import checkpoint, methods, models
+from partly import __version__, checkpoint, methods, models
 from partly.data import open_inputs, split_into_chunks
 from partly.errors import ConfigError, DataError, RunError
 from partly.labels import LabelTable
@@ -30,6 +30,7 @@ from partly.labels import LabelTable
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS = "checkpoint.pt", "model.safetensors"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
+RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -46,15 +47,8 @@ def choose_device(name: str = "auto") -> torch.device:
 
 def versions() -> dict[str, str]:
     """Versions of what a result depends on."""
-    packages = ("partly", "torch", "numpy", "timm")
-    return {"python": platform.python_version(), **{name: _version(name) for name in packages}}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except Exception:  # run from a source folder that was never installed
-        return "not installed"
+    own = {"python": platform.python_version(), "partly": __version__}
+    return own | {name: version(name) for name in ("torch", "numpy", "timm")}
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -168,11 +162,14 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder} is not a run: it has no {CONFIG}")
     weights = read_weights(folder)
-    if weights is None:
+    if weights is None or not checkpoint.read_json(folder / CONFIG).get("finished"):
         raise RunError(f"the run in {folder} is not finished: continue it with --resume")
     config = checkpoint.read_json(folder / CONFIG)
-    thresholds = None
-    if (folder / THRESHOLDS).is_file():
-        stored = checkpoint.read_json(folder / THRESHOLDS)
-        thresholds = np.array([stored[name] for name in config["labels"]])
-    return restore(config, weights, thresholds, device)
+    try:
+        thresholds = None
+        if (folder / THRESHOLDS).is_file():
+            stored = checkpoint.read_json(folder / THRESHOLDS)
+            thresholds = np.array([stored[name] for name in config["labels"]])
+        return restore(config, weights, thresholds, device)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise RunError(f"the run in {folder} is damaged: {error!r}") from None

@@ -22,6 +22,8 @@ def attention(epoch: int, epochs: int, m: float = 3, reading: str = "text") -> f
     >>> attention(9, 12, m=3)
     1.0
     """
+    if epoch < 1:
+        raise ConfigError(f"epochs count from 1, not {epoch}")
     if reading == "off":
         return 1.0
     if reading not in ("text", "printed"):

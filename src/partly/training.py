@@ -42,7 +42,7 @@ class Config:
     method: str = "partly"
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     epochs: int = 12
-    batch_size: int | None = None  # None: up to 1024 feature rows, up to 64 images
+    batch_size: int | None = None  # None: about 32 steps an epoch, 32–1024 rows or 8–64 images
     learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
     head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
     optimiser: str = "adam"
@@ -70,21 +70,23 @@ class Config:
             methods.get(self.method).check(self.options)
         except PartlyError as error:
             yield from error.problems
-        for name in ("epochs", "batch_size", "image_size"):
-            if not _is_none_or(getattr(self, name), WHOLE, lambda value: value > 0):
-                yield f"{name} must be a whole number above 0, not {getattr(self, name)!r}"
-        for name in ("learning_rate", "head_factor"):
-            if not _is_none_or(getattr(self, name), NUMBER, lambda value: value > 0):
-                yield f"{name} must be a number above 0, not {getattr(self, name)!r}"
-        for name in ("clip", "weight_decay"):
-            if not _is_none_or(getattr(self, name), NUMBER, lambda value: value >= 0):
-                yield f"{name} must be a number of 0 or more, not {getattr(self, name)!r}"
-        for name in ("workers", "checkpoint_steps", "seed"):
-            if not _is_none_or(getattr(self, name), WHOLE, lambda value: 0 <= value < 2**63):
-                yield f"{name} must be a whole number of 0 or more, not {getattr(self, name)!r}"
-        for name in ("warmup", "ema", "hold_out"):
-            if not _is_none_or(getattr(self, name), NUMBER, lambda value: 0 <= value < 1):
-                yield f"{name} must be a number in [0, 1), not {getattr(self, name)!r}"
+        for names, kind, fits, wanted in (
+            (("epochs", "batch_size", "image_size"), WHOLE, _above_0, "a whole number above 0"),
+            (("learning_rate", "head_factor"), NUMBER, _above_0, "a number above 0"),
+            (("clip", "weight_decay"), NUMBER, _from_0, "a number of 0 or more"),
+            (
+                ("workers", "checkpoint_steps", "seed"),
+                WHOLE,
+                _from_0,
+                "a whole number of 0 or more",
+            ),
+            (("warmup", "ema", "hold_out"), NUMBER, _share, "a number in [0, 1)"),
+        ):
+            for name in names:
+                value = getattr(self, name)
+                left_open = value is None and getattr(Config, name) is None
+                if not left_open and not (isinstance(value, kind) and fits(value)):
+                    yield f"{name} must be {wanted}, not {value!r}"
         for name, allowed in (
             ("optimiser", OPTIMISERS),
             ("schedule", ("cosine", "constant")),
@@ -101,19 +103,28 @@ class Config:
         return replace(
             self,
             backbone=backbone,
-            batch_size=self.batch_size or usual_batch_size(len(table), 1024 if on_features else 64),
+            batch_size=self.batch_size
+            or usual_batch_size(len(table), *((32, 1024) if on_features else (8, 64))),
             learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
             warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
         )
 
 
-def _is_none_or(value: Any, kind: tuple[type, ...], fits: Callable[[Any], bool]) -> bool:
-    return value is None or (isinstance(value, kind) and fits(value))
+def _above_0(value: Any) -> bool:
+    return value > 0
 
 
-def usual_batch_size(images: int, largest: int) -> int:
-    """A power of two, at least 32, that leaves 32 steps an epoch or more: small data needs them."""
-    return max(32, min(largest, 2 ** (images // 32).bit_length() // 2))
+def _from_0(value: Any) -> bool:
+    return 0 <= value < 2**63
+
+
+def _share(value: Any) -> bool:
+    return 0 <= value < 1
+
+
+def usual_batch_size(images: int, smallest: int, largest: int) -> int:
+    """A power of two that leaves 32 steps an epoch, within bounds: small data needs its steps."""
+    return max(smallest, min(largest, 2 ** (images // 32).bit_length() // 2))
 
 
 def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -121,8 +132,7 @@ def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Res
 
     @wraps(function)
     def wrapped(*arguments: Given.args, **named: Given.kwargs) -> Result:
-        devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
             return function(*arguments, **named)
 
     return wrapped
@@ -153,9 +163,10 @@ def train(
     config = config.complete(table)
     folder = None if out is None else Path(out)
     record = describe(table, config) | dict(notes or {})
+    record["validation_hash"] = None if validation is None else validation.content_hash
     if folder is not None and resume and (folder / runs.CONFIG).exists():
         check_same(folder, record)
-    elif folder is not None and (folder / runs.CONFIG).exists():
+    elif folder is not None and any((folder / name).exists() for name in runs.RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
 
     if validation is None and config.hold_out > 0:
@@ -173,7 +184,8 @@ def train(
     save = partial(save_checkpoint, folder, state)
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
-        progress.say(f"{config.method} on {table!r}; {state.training.propensity.source}")
+        for line in introduce(state, judge is not None):
+            progress.say(line)
         while state.epoch <= config.epochs:
             began, first = time.monotonic(), state.step_of_epoch
             state.model.train()
@@ -190,6 +202,8 @@ def train(
                 audit_pseudo_labels(state, truth, folder, metric["epoch"])
             save()
             progress.epoch(metric, config.epochs)
+        if state.best_epoch:
+            progress.say(f"epoch {state.best_epoch} is kept")
     return finish(state, record, judge, folder)
 
 
@@ -221,6 +235,10 @@ class State:
         return methods.get(self.config.method)
 
     @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
     def judged(self) -> models.Classifier:
         """The weights that are evaluated and kept."""
         return self.model if self.average is None else self.average
@@ -250,7 +268,7 @@ class State:
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
             "stores": {name: store.state_dict() for name, store in self.training.stores.items()},
             "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state() if self.device.type == "cuda" else None,
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.on_gpu else None,
         }
 
     def load_from(self, path: Path) -> None:
@@ -273,8 +291,8 @@ class State:
         for name, store in self.training.stores.items():
             store.load_state_dict(saved["stores"][name])
         torch.set_rng_state(saved["random"].cpu())
-        if self.device.type == "cuda":
-            torch.cuda.set_rng_state(saved["random_cuda"].cpu())
+        if self.on_gpu and saved["random_cuda"] is not None:  # None: the run began on a CPU
+            torch.cuda.set_rng_state(saved["random_cuda"].cpu(), self.device)
 
 
 def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
@@ -367,6 +385,20 @@ def start(table: LabelTable, config: Config) -> State:
     )
 
 
+def introduce(state: State, judged: bool) -> Iterator[str]:
+    """What is about to happen, for a person who has to decide whether to wait for it."""
+    config, table = state.config, state.training.table
+    yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
+    yield state.training.propensity.source
+    if table.features is None:
+        weights = f"weights of {config.weights}" if config.weights else "random weights"
+        yield f"{config.backbone} from {weights}, {config.image_size} px, on {state.device}"
+        if config.backbone == "resnet50" and not config.weights and not state.on_gpu:
+            yield "that is slow: name a smaller --backbone (small) and --image-size, or --weights"
+    if not judged:
+        yield "no images to choose an epoch by: the last one is kept"
+
+
 def make_optimisers(
     model: models.Classifier, estimates: nn.Embedding | None, config: Config
 ) -> list[torch.optim.Optimizer]:
@@ -427,8 +459,9 @@ def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
 def keep_if_best(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
     """Score this epoch and, if it is the best so far, keep its weights."""
     score, criterion = metrics.select_score(judge.logits(), judge.labels)
-    metric["validation_score"], metric["criterion"] = score, criterion
-    if np.isfinite(score) and score > state.best_score:
+    metric["validation_score"] = score if np.isfinite(score) else None
+    metric["criterion"] = criterion
+    if score >= state.best_score:  # which nan is not; of equal epochs the later has learnt more
         state.best_score, state.best_epoch = score, metric["epoch"]
         state.best_weights = copy.deepcopy(state.judged.state_dict())
         if folder is not None:
@@ -484,6 +517,7 @@ def finish(
         result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
+        checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
         if result.thresholds is not None:
             chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
             checkpoint.write_json(folder / runs.THRESHOLDS, chosen)
@@ -514,16 +548,25 @@ def describe(table: LabelTable, config: Config) -> dict[str, Any]:
 
 # What may change between a run and its continuation without changing its result.
 FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps")
+HASHES = {
+    "label_hash": "the labels to train on",
+    "inputs_hash": "the images or features",
+    "validation_hash": "the labels to validate on",
+}
+DESCRIBED = ("images", "features", "labels", "label_counts")  # and covered by a hash
 
 
 def check_same(folder: Path, record: dict[str, Any]) -> None:
     """A run can only go on with the choices and labels it began with."""
     began = checkpoint.read_json(folder / runs.CONFIG)
+    changed = [name for name in record if began.get(name) != record[name]]
     raise_if(
         (
-            f"cannot resume {folder}: {name} was {began.get(name)!r}, now it is {record[name]!r}"
-            for name in record
-            if name not in FREE_ON_RESUME and began.get(name) != record[name]
+            f"cannot resume {folder}: {HASHES[name]} have changed"
+            if name in HASHES
+            else f"cannot resume {folder}: {name} was {began.get(name)!r}, now {record[name]!r}"
+            for name in changed
+            if name not in (*FREE_ON_RESUME, *DESCRIBED)
         ),
         RunError,
     )

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, metrics, runs
-from partly.errors import ConfigError, DataError
+from partly import checkpoint, methods, metrics, runs
+from partly.data import missing_images
+from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
-from partly.labels import LabelTable
-from partly.readers import read
+from partly.labels import LabelTable, check_trainable
+from partly.readers import arrays, manifest, read
 from partly.report import run_report
 from partly.training import Config, train
 
@@ -30,17 +31,22 @@ def train_run(
     config: Config,
     *,
     setting: str | None = None,
+    convention: str = "partly",
     resume: bool = False,
     quiet: bool = False,
     say: Say = print,
 ) -> dict[str, Any] | None:
     """Read, hide if asked to, train, evaluate on the test part if there is one, report."""
-    table = read(data)
+    raise_if(config.problems(), ConfigError)
+    table = read(data, convention=convention)
     full = table.part("train")
     if full is None:
         raise DataError(f"{data} has no images to train on: none is marked 'train'")
     hidden = None if setting is None else Setting.parse(setting)
     known = full if hidden is None else hide(full, str(hidden), seed=config.seed)
+    if hidden is not None and methods.get(config.method).reference:
+        say(f"{config.method} is a reference: it is given the labels that {hidden} would hide")
+        known = full
     say(describe(known))
     predictor = train(
         known,
@@ -62,6 +68,12 @@ def train_run(
     return evaluation
 
 
+def stored_config(out: str | Path) -> dict[str, Any] | None:
+    """What a run's folder says about itself; None where there is no run yet."""
+    path = Path(out) / runs.CONFIG
+    return checkpoint.read_json(path) if path.is_file() else None
+
+
 def _evaluate(
     predictor: runs.Predictor, table: LabelTable, known: LabelTable | None = None
 ) -> dict[str, Any]:
@@ -72,14 +84,25 @@ def _evaluate(
         train_positives=None if known is None else known.counts_by_label().positive,
         thresholds=predictor.thresholds,
     )
-    return {"images": len(table), "label_hash": table.content_hash, "metrics": measured}
+    trained_on = table.content_hash == predictor.config["label_hash"]
+    return {
+        "images": len(table),
+        "label_hash": table.content_hash,
+        "trained_on": trained_on,  # then the figures say nothing about new images
+        "metrics": measured,
+    }
 
 
 def evaluate_run(
-    run: str | Path, data: str | Path, *, part: str | None = None, device: str = "auto"
+    run: str | Path,
+    data: str | Path,
+    *,
+    part: str | None = None,
+    convention: str = "partly",
+    device: str = "auto",
 ) -> dict[str, Any]:
     """Every metric of a run's model on a data set: its test part, or all of it without parts."""
-    table = read(data)
+    table = read(data, convention=convention)
     wanted = part or ("test" if table.splits is not None else "train")
     chosen = table.part(wanted)
     if chosen is None:
@@ -96,6 +119,7 @@ def summary(evaluation: dict[str, Any]) -> str:
     return (
         f"{evaluation['images']:,} images: {', '.join(figures)} "
         f"({coverage['labels_scored']} of {coverage['labels']} labels scored)"
+        + ("; these are the images it was trained on" if evaluation["trained_on"] else "")
     )
 
 
@@ -120,7 +144,9 @@ def predict_run(
 
 
 def _to_predict(path: Path, names: tuple[str, ...]) -> LabelTable:
-    """A data set's images (its test part, if it has parts), a folder's, or one image."""
+    """Every image of a data set, labelled or not, of a folder, or one image."""
+    if not path.exists():
+        raise DataError(f"no data at {path}")
     if path.is_dir() and not (path / "manifest.csv").is_file():
         found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
         if not found:
@@ -128,8 +154,13 @@ def _to_predict(path: Path, names: tuple[str, ...]) -> LabelTable:
         return _unlabelled(found, path, names)
     if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
         return _unlabelled([path], path.parent, names)
-    table = read(path)
-    return table.part("test") or table
+    if path.suffix.lower() == ".npz":
+        ids, features = arrays.read_features(path)
+        return LabelTable.without_labels(names, ids=ids, features=features)
+    if not manifest.recognises(path):
+        raise DataError(f"{path} is no image, no folder, no manifest and no .npz")
+    ids, paths = manifest.read_paths(path)
+    return LabelTable.without_labels(names, ids=ids, paths=paths)
 
 
 def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelTable:
@@ -140,9 +171,9 @@ def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelT
     )
 
 
-def check_data(data: str | Path) -> Iterator[str]:
-    """What is in a data set: a line a part, then a line a label."""
-    table = read(data)
+def check_data(data: str | Path, convention: str = "partly") -> Iterator[str]:
+    """What is in a data set: a line a part, a line a label; an error with all that is wrong."""
+    table = read(data, convention=convention)
     yield f"{table!r}, hash {table.content_hash[:12]}"
     for split in ("train", "validation", "test"):
         part = table.part(split)
@@ -154,6 +185,20 @@ def check_data(data: str | Path) -> Iterator[str]:
     for row in np.argsort(-counts.positive, kind="stable"):
         numbers = "".join(f"{column[row]:>10,}" for column in counts)
         yield f"{table.names[row]:<{width}}{numbers}"
+    raise_if(_data_problems(table), DataError)
+
+
+def _data_problems(table: LabelTable) -> Iterator[str]:
+    train_part = table.part("train")
+    if train_part is None:
+        yield "no image is marked 'train'"
+    else:
+        try:
+            check_trainable(train_part)
+        except DataError as error:
+            yield from error.problems
+    if table.paths is not None:
+        yield from missing_images(table.paths)
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:
@@ -163,8 +208,14 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
         name, sign, text = pair.partition("=")
         if not sign:
             raise ConfigError(f"an option of a method is name=value, not '{pair}'")
-        try:
-            options[name.strip()] = float(text)
-        except ValueError:
-            options[name.strip()] = text.strip()
+        options[name.strip()] = _number(text.strip())
     return options
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -26,6 +26,15 @@ def masks(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return labels == POSITIVE, labels == NEGATIVE, labels == UNKNOWN
 
 
+def check_shapes(logits: Tensor, labels: Tensor) -> None:
+    """Logits and labels must be of one shape: broadcasting would hide a mistake."""
+    if logits.shape != labels.shape:
+        raise ConfigError(
+            f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
+            "give both [images, labels]"
+        )
+
+
 def minus_log(logits: Tensor) -> Tensor:
     """-log σ(x), finite for every finite x. `minus_log(-x)` is -log(1 - σ(x))."""
     return -logsigmoid(logits)
@@ -65,6 +74,8 @@ def by_label(
     neither count nor pull.
     """
     is_positive, is_negative, _ = masks(labels)
+    if isinstance(positive, Tensor):
+        check_shapes(positive, labels)
     return reduce(
         torch.where(is_positive, positive, torch.where(is_negative, negative, unknown)), reduction
     )

@@ -10,6 +10,7 @@ from partly.errors import ConfigError
 from partly.losses.common import (
     Reduction,
     by_label,
+    check_shapes,
     largest,
     masks,
     minus_log,
@@ -86,6 +87,7 @@ def csl(
     Left out are the unknown entries of classes whose prior exceeds `prior_threshold` and the
     `likely`·B unknown entries of the batch with the highest probability.
     """
+    check_shapes(logits, labels)
     x = working(logits)
     _, _, unknown = masks(labels)
     kept = ~largest(x.detach(), unknown, likely * len(x))
@@ -128,6 +130,7 @@ def splc(
 
     Focal terms with γ; the margin is taken from the logits of known positives.
     """
+    check_shapes(logits, labels)
     x = working(logits)
     known_positive, _, unknown = masks(labels)
     corrected = unknown & (torch.sigmoid(x.detach()) > threshold) if epoch > 1 else None

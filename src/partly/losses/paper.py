@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partly.errors import ConfigError
-from partly.losses.common import masks, minus_log, working
+from partly.losses.common import check_shapes, masks, minus_log, working
 from partly.schedules import attention
 
 TRIVIAL = 0.1  # an image whose predictions all lie below this is one the model says "no" to
@@ -83,6 +83,7 @@ def paper_loss(
     >>> paper_loss(one, torch.tensor([[1, 0]]), one, epoch=1, epochs=9, share="off").item()  # log 2
     0.6931471824645996
     """
+    check_shapes(logits, labels)
     x = working(logits)
     positive, _, unknown = masks(labels)
     targets = torch.where(unknown, pseudo.detach().to(x.dtype), positive.to(x.dtype))

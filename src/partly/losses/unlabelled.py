@@ -13,6 +13,7 @@ from partly.errors import ConfigError
 from partly.losses.common import (
     Reduction,
     by_label,
+    check_shapes,
     cross_entropy,
     largest,
     masks,
@@ -91,6 +92,7 @@ def ll(
     """
     if variant not in LARGE_LOSS_RATES:
         raise ConfigError(f"the variant of ll is one of r, ct, cp, not '{variant}'")
+    check_shapes(logits, labels)
     x = working(logits)
     positive, _, unknown = masks(labels)
     delta = LARGE_LOSS_RATES[variant] if rate is None else rate

@@ -1,8 +1,8 @@
 """`.npz` with X_train, Y_train, X_test, Y_test: a data set of feature rows.
 
-Labels are 1, 0, -1, two-dimensional. Optional: X_validation and Y_validation, names (or
-label_names), ids_train and so on. A uint8 label matrix with fewer columns than names is read as
-bit-packed (`np.packbits` along the labels).
+Labels are two-dimensional: 1, 0, -1, or what the convention says. Optional: X_validation and
+Y_validation, names (or label_names), ids_train and so on. A uint8 label matrix with fewer columns
+than names is read as bit-packed (`np.packbits` along the labels).
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def recognises(path: Path) -> bool:
     return path.suffix.lower() == ".npz" and path.is_file()
 
 
-def read(path: Path) -> LabelTable:
+def read(path: Path, convention: str = "partly") -> LabelTable:
     """Every part that is there, one below the other, with its split's name."""
     arrays = _load(path)
     parts = [split for split in SPLITS if {f"X_{split}", f"Y_{split}"} <= arrays.keys()]
@@ -33,7 +33,7 @@ def read(path: Path) -> LabelTable:
     blocks, problems = [], []
     for split in parts:
         try:
-            blocks.append(_labels(split, arrays, words))
+            blocks.append(_labels(split, arrays, words, convention))
         except LabelError as error:
             problems += error.problems
     raise_if(problems, LabelError)
@@ -92,11 +92,11 @@ def _shape_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) 
             yield f"the parts have different numbers of {kind}: {listed}"
 
 
-def _labels(split: str, arrays: Arrays, names: list[str] | None) -> np.ndarray:
+def _labels(split: str, arrays: Arrays, names: list[str] | None, convention: str) -> np.ndarray:
     """Checked part by part, so that an error names the row as the file counts it."""
     labels = _unpacked(arrays[f"Y_{split}"], names)
     ids = [f"{row} of Y_{split}" for row in range(len(labels))]
-    return encode(labels, ids=ids, names=names)
+    return encode(labels, convention=convention, ids=ids, names=names)
 
 
 def _ids(split: str, arrays: Arrays) -> np.ndarray:
@@ -104,3 +104,15 @@ def _ids(split: str, arrays: Arrays) -> np.ndarray:
     if own is not None:
         return own.astype(str)
     return np.array([f"{split}-{row}" for row in range(len(arrays[f"X_{split}"]))])
+
+
+def read_features(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """(ids, features) of every row, labelled or not: of X, or of all parts one below the other."""
+    arrays = _load(path)
+    parts = [split for split in SPLITS if f"X_{split}" in arrays]
+    if not parts and "X" in arrays:
+        arrays, parts = {"X_row": arrays["X"]}, ["row"]
+    if not parts or len({arrays[f"X_{split}"].shape[1:] for split in parts}) > 1:
+        raise DataError(f"{path} has no X, or its parts X_train, X_test differ in width")
+    ids = np.concatenate([_ids(split, arrays) for split in parts])
+    return ids, np.concatenate([arrays[f"X_{split}"] for split in parts])
