@@ -14,6 +14,7 @@ from torch import nn
 
 from builders import feature_table, files_of, picture_table
 from partly import checkpoint, pseudo, runs, training
+from partly.config import usual_batch_size
 from partly.errors import ConfigError, DataError, RunError
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -426,7 +427,7 @@ def test_config_json_says_everything(tmp_path):
     config = Config(epochs=2, options={"momentum": 0.5})
     train(table, config, tmp_path, quiet=True, notes={"data": "here.npz"})
     record = checkpoint.read_json(tmp_path / runs.CONFIG)
-    size = training.usual_batch_size(400, 32, 1024)
+    size = usual_batch_size(400, 32, 1024)
     chosen = {"backbone": "linear", "batch_size": size, "learning_rate": 0.01, "warmup": 0.0}
     assert {name: record[name] for name in asdict(config)} == asdict(config) | chosen
     counts = table.counts_by_label()
@@ -451,7 +452,7 @@ def test_what_is_not_given_follows_from_the_data(pictures):
 
 @pytest.mark.parametrize("largest", [64, 1024])
 def test_batches_grow_with_the_data(largest):
-    sizes = [training.usual_batch_size(images, 16, largest) for images in range(1, 200_000, 777)]
+    sizes = [usual_batch_size(images, 16, largest) for images in range(1, 200_000, 777)]
     assert sizes == sorted(sizes)
     assert sizes[-1] == largest
     assert all(size & (size - 1) == 0 for size in sizes)

@@ -10,16 +10,17 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from partly import losses, methods
     from partly.classifier import PartialLabelClassifier
+    from partly.config import Config
     from partly.hiding import hide
     from partly.labels import LabelTable
     from partly.metrics import average_precision, mean_average_precision
     from partly.readers import read
     from partly.runs import load
-    from partly.training import Config, train
+    from partly.training import train
 
 # Loaded when first asked for, so that `import partly` and `partly --help` do not wait for torch.
 _HOMES = {
-    "Config": "partly.training",
+    "Config": "partly.config",
     "LabelTable": "partly.labels",
     "PartialLabelClassifier": "partly.classifier",
     "average_precision": "partly.metrics",

@@ -19,9 +19,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from partly import metrics
+from partly.config import Config
 from partly.errors import LabelError
 from partly.labels import LabelTable, encode
-from partly.training import Config, train
+from partly.training import train
 
 try:
     from sklearn.utils.validation import validate_data

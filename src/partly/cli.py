@@ -56,7 +56,7 @@ def version(
         raise typer.Exit
 
 
-# Options that several commands share. None means: the default of `training.Config`.
+# Options that several commands share. None means: the default of `config.Config`.
 Data = Annotated[Path, typer.Argument(help="a .csv or .parquet manifest, a folder, or an .npz")]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Epochs = Annotated[int | None, typer.Option(help="passes over the data [12]")]
@@ -103,7 +103,7 @@ Jobs = Annotated[int | None, typer.Option(help="trainings at once [one a core]")
 
 def _config(stored: dict[str, Any] | None = None, **given: Any) -> Any:
     """A `Config` of what was given, then of what a run has stored, then of its defaults."""
-    from partly.training import Config
+    from partly.config import Config
     from partly.workflow import parse_options
 
     chosen = {field.name: stored[field.name] for field in fields(Config)} if stored else {}

@@ -28,11 +28,12 @@ import torch
 
 from partly import checkpoint, metrics, runs
 from partly import methods as registry
+from partly.config import Config
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
 from partly.readers import read
-from partly.training import Config, train
+from partly.training import train
 
 Results = dict[str, Any]
 Say = Callable[[str], None]

@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -22,109 +22,16 @@ import torch
 from torch import Tensor, nn
 
 from partly import checkpoint, draws, methods, metrics, models, propensity, pseudo, runs
+from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
-from partly.errors import ConfigError, PartlyError, RunError, raise_if
+from partly.errors import ConfigError, RunError, raise_if
 from partly.labels import LabelTable, check_trainable
 from partly.progress import Progress
 from partly.schedules import learning_rate_factor
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
-OPTIMISERS = ("adam", "adamw", "sgd")
-WHOLE, NUMBER = (int, np.integer), (int, float, np.integer, np.floating)
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
-
-
-@dataclass(frozen=True)
-class Config:
-    """Every choice of a training. What is None is chosen from the data and written down."""
-
-    method: str = "partly"
-    options: Mapping[str, Any] = field(default_factory=dict)  # of the method
-    epochs: int = 12
-    batch_size: int | None = None  # None: about 32 steps an epoch, 32–1024 rows or 8–64 images
-    learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
-    head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
-    optimiser: str = "adam"
-    weight_decay: float = 0.0
-    warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
-    schedule: str = "cosine"
-    clip: float = 0.0  # largest norm of the gradient; 0 is off
-    ema: float = 0.0  # decay of the moving average of weights; 0 is off
-    amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
-    backbone: str | None = None  # None: linear on features, resnet50 on images
-    weights: str | None = None
-    image_size: int = 448
-    standardise: bool = True  # scale each feature by its mean and deviation
-    start: str = "prior"  # the head begins at the class priors, or at random: plain
-    expected_positives: float | None = None  # per image, where the user knows it
-    hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
-    checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
-    seed: int = 0
-    workers: int = 0
-    device: str = "auto"
-
-    def problems(self) -> Iterator[str]:
-        """Everything that is wrong with these choices."""
-        try:
-            methods.get(self.method).check(self.options)
-        except PartlyError as error:
-            yield from error.problems
-        for names, kind, fits, wanted in (
-            (("epochs", "batch_size", "image_size"), WHOLE, _above_0, "a whole number above 0"),
-            (("learning_rate", "head_factor"), NUMBER, _above_0, "a number above 0"),
-            (("clip", "weight_decay"), NUMBER, _from_0, "a number of 0 or more"),
-            (
-                ("workers", "checkpoint_steps", "seed"),
-                WHOLE,
-                _from_0,
-                "a whole number of 0 or more",
-            ),
-            (("warmup", "ema", "hold_out"), NUMBER, _share, "a number in [0, 1)"),
-        ):
-            for name in names:
-                value = getattr(self, name)
-                left_open = value is None and getattr(Config, name) is None
-                if not left_open and not (isinstance(value, kind) and fits(value)):
-                    yield f"{name} must be {wanted}, not {value!r}"
-        for name, allowed in (
-            ("optimiser", OPTIMISERS),
-            ("schedule", ("cosine", "constant")),
-            ("amp", ("auto", "on", "off")),
-            ("start", ("prior", "plain")),
-        ):
-            if getattr(self, name) not in allowed:
-                yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
-
-    def complete(self, table: LabelTable) -> "Config":
-        """The same with every None that depends on the kind of data filled in."""
-        on_features = table.features is not None
-        backbone = self.backbone or ("linear" if on_features else "resnet50")
-        return replace(
-            self,
-            backbone=backbone,
-            batch_size=self.batch_size
-            or usual_batch_size(len(table), *((32, 1024) if on_features else (8, 64))),
-            learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
-            warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
-        )
-
-
-def _above_0(value: Any) -> bool:
-    return value > 0
-
-
-def _from_0(value: Any) -> bool:
-    return 0 <= value < 2**63
-
-
-def _share(value: Any) -> bool:
-    return 0 <= value < 1
-
-
-def usual_batch_size(images: int, smallest: int, largest: int) -> int:
-    """A power of two that leaves 32 steps an epoch, within bounds: small data needs its steps."""
-    return max(smallest, min(largest, 2 ** (images // 32).bit_length() // 2))
 
 
 def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 
 from partly import checkpoint, methods, metrics, runs
+from partly.config import Config
 from partly.data import missing_images
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
 from partly.labels import LabelTable, check_trainable
 from partly.readers import arrays, manifest, read
 from partly.report import run_report
-from partly.training import Config, train
+from partly.training import train
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 

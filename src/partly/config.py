@@ -1,0 +1,109 @@
+"""The choices of a training.
+
+What enters: what a user chose, and the data. What leaves: a complete, checked `Config`, every field
+of which is written into the run's folder.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from partly import methods
+from partly.errors import PartlyError
+from partly.labels import LabelTable
+
+WHOLE, ANY = (int, np.integer), (int, float, np.integer, np.floating)
+
+
+def _above_0(value: Any) -> bool:
+    return value > 0
+
+
+def _from_0(value: Any) -> bool:
+    return 0 <= value < 2**63
+
+
+def _share(value: Any) -> bool:
+    return 0 <= value < 1
+
+
+# What the fields of a Config may be; a field whose default is None may stay None.
+NUMBERS = (
+    (("epochs", "batch_size", "image_size"), WHOLE, _above_0, "a whole number above 0"),
+    (("learning_rate", "head_factor"), ANY, _above_0, "a number above 0"),
+    (("clip", "weight_decay"), ANY, _from_0, "a number of 0 or more"),
+    (("workers", "checkpoint_steps", "seed"), WHOLE, _from_0, "a whole number of 0 or more"),
+    (("warmup", "ema", "hold_out"), ANY, _share, "a number in [0, 1)"),
+)
+WORDS = {
+    "optimiser": ("adam", "adamw", "sgd"),
+    "schedule": ("cosine", "constant"),
+    "amp": ("auto", "on", "off"),
+    "start": ("prior", "plain"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every choice of a training. What is None is chosen from the data and written down."""
+
+    method: str = "partly"
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method
+    epochs: int = 12
+    batch_size: int | None = None  # None: about 32 steps an epoch, 32–1024 rows or 8–64 images
+    learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
+    head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
+    optimiser: str = "adam"
+    weight_decay: float = 0.0
+    warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
+    schedule: str = "cosine"
+    clip: float = 0.0  # largest norm of the gradient; 0 is off
+    ema: float = 0.0  # decay of the moving average of weights; 0 is off
+    amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
+    backbone: str | None = None  # None: linear on features, resnet50 on images
+    weights: str | None = None
+    image_size: int = 448
+    standardise: bool = True  # scale each feature by its mean and deviation
+    start: str = "prior"  # the head begins at the class priors, or at random: plain
+    expected_positives: float | None = None  # per image, where the user knows it
+    hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
+    checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
+    seed: int = 0
+    workers: int = 0
+    device: str = "auto"
+
+    def problems(self) -> Iterator[str]:
+        """Everything that is wrong with these choices."""
+        try:
+            methods.get(self.method).check(self.options)
+        except PartlyError as error:
+            yield from error.problems
+        for names, kind, fits, wanted in NUMBERS:
+            for name in names:
+                value = getattr(self, name)
+                left_open = value is None and getattr(Config, name) is None
+                if not left_open and not (isinstance(value, kind) and fits(value)):
+                    yield f"{name} must be {wanted}, not {value!r}"
+        for name, allowed in WORDS.items():
+            if getattr(self, name) not in allowed:
+                yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
+
+    def complete(self, table: LabelTable) -> "Config":
+        """The same with every None that depends on the kind of data filled in."""
+        on_features = table.features is not None
+        backbone = self.backbone or ("linear" if on_features else "resnet50")
+        return replace(
+            self,
+            backbone=backbone,
+            batch_size=self.batch_size
+            or usual_batch_size(len(table), *((32, 1024) if on_features else (8, 64))),
+            learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
+            warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
+        )
+
+
+def usual_batch_size(images: int, smallest: int, largest: int) -> int:
+    """A power of two that leaves 32 steps an epoch, within bounds: small data needs its steps."""
+    return max(smallest, min(largest, 2 ** (images // 32).bit_length() // 2))
