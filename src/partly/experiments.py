@@ -55,7 +55,8 @@ class Trial:
 
     def name(self) -> str:
         """A file name that says what it is."""
-        row = "".join(letter if letter.isalnum() else "-" for letter in self.row)
+        row = self.row if self.row == self.method else f"{self.method} {self.row}"
+        row = "".join(letter if letter.isalnum() else "-" for letter in row)
         return f"{row}_{self.setting.replace(':', '-')}_{self.seed}"
 
 

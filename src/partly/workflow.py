@@ -114,8 +114,8 @@ def evaluate_run(
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures one looks at first."""
     measured = evaluation["metrics"]
-    shown = [("mAP", "mAP"), ("AUROC", "AUROC"), ("CF1", "CF1"), ("OF1", "OF1")]
-    figures = [f"{name} {100 * measured[key]:.2f}" for name, key in shown if measured.get(key)]
+    shown = [name for name in ("mAP", "AUROC", "CF1", "OF1") if measured[name] is not None]
+    figures = [f"{name} {100 * measured[name]:.2f}" for name in shown]
     coverage = measured["coverage"]
     return (
         f"{evaluation['images']:,} images: {', '.join(figures)} "
