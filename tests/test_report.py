@@ -540,3 +540,18 @@ def test_names_of_methods_cannot_become_markup_or_formulas(tmp_path):
     assert SCRIPT in page.svg_words
     assert SCRIPT in [row[0] for row in page.tables[0]]
     assert SCRIPT not in page.source
+
+
+def test_a_training_that_failed_is_a_dash_and_not_the_end(tmp_path):
+    results = make_results(1)
+    lost = {"mAP": None, "AP": None, "evaluation": None, "error": "the loss is not finite"}
+    results["runs"] = [run | lost if run["method"] == "an" else run for run in results["runs"]]
+    text = comparison_report(results, tmp_path / "page.html").read_text()
+    assert re.search(r"<th>an.*?</th>\s*<td>–</td>", text, re.DOTALL)
+
+
+def test_an_ablation_is_measured_against_the_whole(tmp_path):
+    results = make_results(1) | {"whole": "an"}
+    text = comparison_report(results, tmp_path / "page.html").read_text()
+    assert "Best in" not in text
+    assert "mAP relative to an" in text

@@ -68,6 +68,7 @@ class Study:
     rows: list[dict[str, Any]]
     settings: list[str]
     trials: list[Trial]
+    whole: str | None = None  # of an ablation: the row the others are measured against
 
 
 def compare(
@@ -121,7 +122,8 @@ def ablate(
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
     rows = [{"name": row, "summary": "", "reference": False} for row in variants]
-    return run_study(Study(f"Ablation of {whole.name}", rows, columns, trials), data, out, **how)
+    title = f"Ablation of {whole.name}"
+    return run_study(Study(title, rows, columns, trials, whole.name), data, out, **how)
 
 
 def run_study(
@@ -168,6 +170,7 @@ def run_study(
         )
     results = {
         "title": study.title,
+        "whole": study.whole,
         "data": Path(data).name,
         "command": command,
         "label_hash": table.content_hash,

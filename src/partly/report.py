@@ -115,6 +115,7 @@ def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image
         rows=rows,
         cells={(cell["method"], cell["setting"]): cell for cell in summarise(results)},
         places=places,
+        tiles=_tiles(results, places),
         score_plots=plots(_score_plot),
         frequency_plots=plots(_frequency_plot) if results.get("train_positives") else [],
         details=_details(results, [row["name"] for row in rows]),
@@ -311,13 +312,28 @@ def _label_rows(config: Record, result: Record, thresholds: Record) -> list[dict
 
 
 def _runs(results: Results, method: str, setting: str) -> list[Record]:
-    """Runs of one cell of the table. A reference has the full labels whatever the setting."""
+    """Runs of one cell of the table that came to an end. A reference stands in every setting."""
     references = {row["name"] for row in results["methods"] if row["reference"]}
     return [
         run
         for run in results["runs"]
-        if run["method"] == method and (method in references or run["setting"] == setting)
+        if run["method"] == method
+        and run["evaluation"] is not None
+        and (method in references or run["setting"] == setting)
     ]
+
+
+def _tiles(results: Results, places: Places) -> list[tuple[str, str, str]]:
+    """(what, who, how good) of each setting: the best methods, or the whole one of an ablation."""
+    tiles = []
+    for setting in results["settings"]:
+        cells = _cells(results, setting)
+        whole = results.get("whole")
+        names = [whole] if whole else [n for n in cells if places.get((n, setting)) == 1][::-1]
+        if names and names[0] in cells:
+            what = f"{'Whole' if whole else 'Best'} in {label(setting)}"
+            tiles.append((what, first_few(names, 3), format_cell(cells[names[0]])))
+    return tiles
 
 
 def _precisions(results: Results, method: str, setting: str) -> np.ndarray:
@@ -372,9 +388,10 @@ def _score_plot(results: Results, setting: str, places: Places) -> Markup | None
 
 
 def _frequency_plot(results: Results, setting: str, places: Places) -> Markup | None:
-    """What every other method gains or loses against the best, on frequent and on rare labels."""
+    """What the others gain or lose against the best, or the whole, on frequent and rare labels."""
     cells = _cells(results, setting)
-    best = next((name for name in cells if places.get((name, setting)) == 1), None)
+    firsts = [name for name in cells if places.get((name, setting)) == 1]
+    best = results.get("whole") or (firsts[-1] if firsts else None)
     names = [name for name in cells if name != best]
     if best is None or not names:
         return None
@@ -398,7 +415,7 @@ def _frequency_plot(results: Results, setting: str, places: Places) -> Markup | 
 
 def _details(results: Results, methods: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
     """{setting: {method: {metric: mean over seeds}}} of the other metrics."""
-    found = [run["evaluation"] for run in results["runs"]]
+    found = [run["evaluation"] for run in results["runs"] if run["evaluation"] is not None]
     shown = [key for key in DETAILS if any(evaluation.get(key) is not None for evaluation in found)]
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for setting, method in product(results["settings"], methods):
