@@ -356,7 +356,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_no_known_format(tmp_path: Path) -> None:
     for path in (tmp_path, written(tmp_path, "path,cat\n", "data.xlsx")):
-        refuses(path, str(path), "no known format", ".csv", ".npz")
+        refuses(path, str(path), "no known format", "manifest", "npz")
 
 
 def test_a_format_can_be_forced(tmp_path: Path) -> None:
@@ -387,5 +387,5 @@ def test_nan_is_unknown_where_that_is_said(tmp_path: Path) -> None:
     assert read(tmp_path / "a.npz", convention="nan").dense().tolist() == [[1, -1]]
     with pytest.raises(PartlyError, match="NaN is accepted"):
         read(tmp_path / "a.npz")
-    with pytest.raises(PartlyError, match="unknown label convention 'nun'"):
+    with pytest.raises(PartlyError, match="convention is one of partly, nan, signed, not 'nun'"):
         read(tmp_path / "a.npz", convention="nun")

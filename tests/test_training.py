@@ -234,9 +234,9 @@ def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
     for kept, validation, truth in parts.values():
         assert sorted([*kept.ids, *validation.ids]) == sorted(table.ids)
         assert truth.ids.tolist() == kept.ids.tolist()
-        assert (truth.dense() == table.dense()[kept.ids.astype(int)]).all()
+        assert (truth.dense() == table.dense()[np.asarray(kept.ids).astype(int)]).all()
         assert 150 < len(validation) < 250
-        assert (validation.dense() == known.dense()[validation.ids.astype(int)]).all()
+        assert (validation.dense() == known.dense()[np.asarray(validation.ids).astype(int)]).all()
     assert parts[0][1].ids.tolist() != parts[1][1].ids.tolist()
     again = training.hold_out(known, None, Config(seed=0))
     assert again[0].ids.tolist() == parts[0][0].ids.tolist()

@@ -5,7 +5,6 @@ chunk its rows and its inputs, on the device. The random choices of an image com
 (seed, epoch, row), so the batches are the same with 0 or 8 workers.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
@@ -14,9 +13,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from partly import draws
+from partly import draws, images, tars
 from partly.errors import DataError, first_few, raise_if
 from partly.labels import LabelTable
+from partly.texts import Texts
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
@@ -54,7 +54,7 @@ class ImageInputs:
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Texts,
         device: torch.device,
         *,
         size: int = 448,
@@ -75,13 +75,12 @@ class ImageInputs:
         An error raised in a worker process would arrive wrapped in its traceback.
         """
         try:
-            with Image.open(str(self.paths[row])) as image:
-                picture = _to_eight_bits(image).convert("RGB")
-                if picture.size != (self.size, self.size):
-                    picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
-                return np.asarray(picture)
-        except (OSError, ValueError, Image.DecompressionBombError) as error:
-            return DataError(f"cannot read image {self.paths[row]}: {error}")
+            picture = images.load(self.paths[int(row)], self.size)
+        except images.ImageProblem as problem:
+            return DataError(f"cannot read image {self.paths[int(row)]}: {problem}")
+        if picture.size != (self.size, self.size):
+            picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
+        return np.asarray(picture)
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
@@ -108,16 +107,6 @@ class ImageInputs:
         return torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
 
 
-def _to_eight_bits(image: Image.Image) -> Image.Image:
-    """Pillow cuts 16-bit grey off at 255 instead of scaling it."""
-    if not image.mode.startswith("I"):
-        return image
-    values = np.asarray(image).astype(np.int64)
-    if image.mode != "I" or values.max() > 255:  # "I" may hold 8 bits as well
-        values >>= 8
-    return Image.fromarray(values.clip(0, 255).astype(np.uint8))
-
-
 def _stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
     """A batch of uint8 pictures, or everything that is wrong with its files."""
     wrong = [picture for picture in pictures if isinstance(picture, DataError)]
@@ -126,9 +115,9 @@ def _stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
     return torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
 
 
-def missing_images(paths: np.ndarray) -> Iterator[str]:
+def missing_images(paths: Texts) -> Iterator[str]:
     """A sentence if some of these files are not there."""
-    missing = [str(path) for path in paths if not os.path.isfile(path)]
+    missing = [path for path in paths if not tars.exists(path)]
     if missing:
         yield f"{len(missing)} of {len(paths)} images are missing: {first_few(missing)}"
 
@@ -142,4 +131,4 @@ def open_inputs(
     if table.paths is None:
         raise DataError("the table has neither image paths nor features")
     raise_if(missing_images(table.paths), DataError)
-    return ImageInputs(table.paths, device, size=size, seed=seed, workers=workers)  # type: ignore[arg-type]
+    return ImageInputs(table.paths, device, size=size, seed=seed, workers=workers)

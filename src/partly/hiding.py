@@ -115,7 +115,7 @@ def _single_as_reference(table: LabelTable, seed: int) -> np.ndarray:
         raise ConfigError(f"the reference's generator takes a seed from 0 to 2³²-1, not {seed}")
     generator = np.random.RandomState(seed)
     kept = np.zeros(table.known, dtype=bool)
-    for row in np.argsort(table.ids, kind="stable"):
+    for row in np.argsort(np.asarray(table.ids), kind="stable"):
         entries = np.arange(table.indptr[row], table.indptr[row + 1])
         values = table.values[entries]
         positives, negatives = entries[values == POSITIVE], entries[values == NEGATIVE]

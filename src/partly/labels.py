@@ -9,14 +9,16 @@ Letters: N images, L labels, K known entries.
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
+from partly.texts import Texts, TextsLike, mapped
 
 POSITIVE, NEGATIVE, UNKNOWN = 1, 0, -1
 
@@ -114,23 +116,28 @@ def _word(meaning: int) -> str:
 class LabelTable:
     """N images with L labels each, most of them unknown.
 
-    ids: [N] strings, unique. names: L strings, unique. indptr [N+1], indices [K] and values [K] are
+    ids: [N] texts, unique. names: L strings, unique. indptr [N+1], indices [K] and values [K] are
     compressed sparse rows of the known entries, columns ascending within a row.
     paths: [N] image files, or features: [N, F] rows of numbers: what a model looks at.
     splits: [N] of "train", "validation", "test", where the data set comes with them.
+    notes: sentences on what a reader did that its user should know; not part of the content.
     """
 
-    ids: np.ndarray
+    ids: Texts
     names: tuple[str, ...]
     indptr: np.ndarray
     indices: np.ndarray
     values: np.ndarray
-    paths: np.ndarray | None = None
+    paths: Texts | None = None
     features: np.ndarray | None = None
     splits: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
     checked: InitVar[bool] = False  # True: made from a table that passed its checks
 
     def __post_init__(self, checked: bool) -> None:
+        object.__setattr__(self, "ids", Texts.of(self.ids))
+        if self.paths is not None:
+            object.__setattr__(self, "paths", Texts.of(self.paths))
         if not checked:
             raise_if(_table_problems(self), LabelError)
 
@@ -139,12 +146,13 @@ class LabelTable:
         cls,
         values: Any,
         *,
-        ids: Sequence[object] | np.ndarray | None = None,
+        ids: TextsLike | None = None,
         names: Sequence[str] | None = None,
         convention: str = "partly",
-        paths: np.ndarray | None = None,
+        paths: TextsLike | None = None,
         features: np.ndarray | None = None,
         splits: np.ndarray | None = None,
+        notes: Sequence[str] = (),
     ) -> "LabelTable":
         """A table from an [N, L] array. Missing ids and names become row and column numbers."""
         shape = np.shape(values)
@@ -154,7 +162,7 @@ class LabelTable:
             if given is not None and len(shape) == 2 and len(given) != shape[axis]
         ]
         raise_if(problems, LabelError)
-        labels = encode(values, convention=convention, ids=ids, names=names)  # type: ignore[arg-type]
+        labels = encode(values, convention=convention, ids=ids, names=names)
         rows, columns = np.nonzero(labels != UNKNOWN)
         return cls.from_entries(
             rows,
@@ -165,6 +173,7 @@ class LabelTable:
             paths=paths,
             features=features,
             splits=splits,
+            notes=notes,
         )
 
     @classmethod
@@ -174,11 +183,12 @@ class LabelTable:
         columns: np.ndarray,
         values: np.ndarray,
         *,
-        ids: Sequence[object] | np.ndarray,
+        ids: TextsLike,
         names: Sequence[str],
-        paths: np.ndarray | None = None,
+        paths: TextsLike | None = None,
         features: np.ndarray | None = None,
         splits: np.ndarray | None = None,
+        notes: Sequence[str] = (),
     ) -> "LabelTable":
         """A table from its known entries: row, column and value (1 or 0) of each, in any order."""
         rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
@@ -204,14 +214,15 @@ class LabelTable:
             )
         known_per_row = np.bincount(rows[first], minlength=len(ids))
         return cls(
-            ids=np.asarray(ids).astype(str),
+            ids=Texts.of(ids),
             names=tuple(str(name) for name in names),
             indptr=np.concatenate([[0], np.cumsum(known_per_row)]).astype(np.int64),
             indices=columns[first].astype(np.int32),
             values=values[first].astype(np.int8),
-            paths=None if paths is None else np.asarray(paths),
+            paths=None if paths is None else Texts.of(paths),
             features=None if features is None else np.asarray(features),
             splits=None if splits is None else np.asarray(splits),
+            notes=tuple(notes),
         )
 
     @classmethod
@@ -219,8 +230,8 @@ class LabelTable:
         cls,
         names: Sequence[str],
         *,
-        ids: Sequence[object] | np.ndarray,
-        paths: np.ndarray | None = None,
+        ids: TextsLike,
+        paths: TextsLike | None = None,
         features: np.ndarray | None = None,
     ) -> "LabelTable":
         """A table in which every label is unknown: what a model is asked about."""
@@ -312,7 +323,34 @@ class LabelTable:
             paths=self.paths,
             features=self.features,
             splits=self.splits,
+            notes=self.notes,
         )
+
+    def mapped(self) -> "LabelTable":
+        """The same table in memory-mapped files, shared by whatever processes are forked."""
+        return replace(
+            self,
+            ids=self.ids.mapped(),
+            paths=None if self.paths is None else self.paths.mapped(),
+            indptr=mapped(self.indptr),
+            indices=mapped(self.indices),
+            values=mapped(self.values),
+            features=None if self.features is None else mapped(self.features),
+            splits=None if self.splits is None else mapped(self.splits),
+            checked=True,
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory, or in its mapped files."""
+        arrays = [self.indptr, self.indices, self.values, self.features, self.splits]
+        texts = [
+            part
+            for text in (self.ids, self.paths)
+            if text is not None
+            for part in (text.data, text.offsets)
+        ]
+        return sum(array.nbytes for array in [*arrays, *texts] if array is not None)
 
     def counts_by_label(self) -> Counts:
         """Positive, negative and unknown images of each label [L]."""
@@ -327,7 +365,8 @@ class LabelTable:
         """SHA-256 of ids, names and known entries; not of what the images look like."""
         digest = hashlib.sha256(b"partly label table 1\0")
         for texts in (self.names, self.ids):
-            digest.update("\0".join(str(text) for text in texts).encode() + b"\0\0")
+            _digest_texts(digest, texts)
+            digest.update(b"\0\0")
         for numbers, kind in ((self.indptr, "<i8"), (self.indices, "<i4"), (self.values, "<i1")):
             digest.update(np.ascontiguousarray(numbers, dtype=kind).data)
         return digest.hexdigest()
@@ -340,7 +379,7 @@ class LabelTable:
             digest.update(f"{self.features.dtype.str}{self.features.shape}".encode())
             digest.update(np.ascontiguousarray(self.features).data)
         if self.paths is not None:
-            digest.update("\0".join(os.path.basename(path) for path in self.paths).encode())
+            _digest_texts(digest, (os.path.basename(path) for path in self.paths))
         return digest.hexdigest()
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -355,6 +394,21 @@ class LabelTable:
         positive = np.bincount(groups[self.values == POSITIVE], minlength=count)
         negative = np.bincount(groups[self.values == NEGATIVE], minlength=count)
         return Counts(positive, negative, size - positive - negative)
+
+
+def _digest_texts(digest: Any, texts: Iterable[str]) -> None:
+    """The texts with a zero between each two."""
+    between = ""
+    for block in batched(texts, 65536):
+        digest.update((between + "\0".join(block)).encode())
+        between = "\0"
+
+
+def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    """Lists of `size` items, the last one shorter."""
+    rest = iter(items)
+    while block := list(islice(rest, size)):
+        yield block
 
 
 def _entry_problems(
@@ -382,16 +436,16 @@ def _table_problems(table: LabelTable) -> Iterator[str]:
     entries = len(table.indices), len(table.values)
     if len(table.indptr) != count + 1 or entries != (table.indptr[-1], table.indptr[-1]):
         yield f"indptr, indices and values do not describe {count} rows; use from_entries"
-    for what, texts in (("image id", table.ids), ("label name", np.array(table.names, dtype=str))):
+    for what, texts in (("image id", table.ids), ("label name", Texts.of(table.names))):
         if not len(texts):
             yield f"there is no {what}: the table is empty"
             continue
-        unique, first, repeats = np.unique(texts, return_index=True, return_counts=True)
-        if (repeats > 1).any():
-            again = unique[repeats > 1].tolist()
-            yield f"{len(again)} {what}s occur more than once: {first_few(again)}"
-        if unique[0] == "":
-            yield f"{what} number {first[0]} is empty"
+        again = texts.repeated()
+        if len(again):
+            yield f"{len(again)} {what}s occur more than once: {first_few(sorted(again))}"
+        empty = np.flatnonzero(np.diff(texts.offsets) == 0)
+        if len(empty):
+            yield f"{what} number {empty[0]} is empty"
     for what, column in (("paths", table.paths), ("splits", table.splits)):
         if column is not None and len(column) != count:
             yield f"{len(column)} {what} for {count} images"

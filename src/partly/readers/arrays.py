@@ -1,4 +1,4 @@
-"""`.npz` with X_train, Y_train, X_test, Y_test: a data set of feature rows.
+"""An .npz with X_train, Y_train, X_test, Y_test: a data set of feature rows.
 
 Labels are two-dimensional: 1, 0, -1, or what the convention says. Optional: X_validation and
 Y_validation, names (or label_names), ids_train and so on. A uint8 label matrix with fewer columns
@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from partly.errors import DataError, LabelError, raise_if
-from partly.labels import SPLITS, LabelTable, encode
+from partly.labels import CONVENTIONS, SPLITS, LabelTable, encode
+from partly.readers.common import choose
 
 Arrays = dict[str, np.ndarray]
 
@@ -22,6 +23,7 @@ def recognises(path: Path) -> bool:
 
 def read(path: Path, convention: str = "partly") -> LabelTable:
     """Every part that is there, one below the other, with its split's name."""
+    choose(convention, "convention", tuple(CONVENTIONS))
     arrays = _load(path)
     parts = [split for split in SPLITS if {f"X_{split}", f"Y_{split}"} <= arrays.keys()]
     if not parts:

@@ -5,7 +5,6 @@ Columns: `path` (or `image`, `file`, `filename`) relative to the file, optional 
 unknown (or what the convention says). true and false are understood as 1 and 0.
 """
 
-from csv import reader as text_reader
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from partly.errors import DataError, LabelError, first_few, raise_if
 from partly.labels import CONVENTIONS, NEGATIVE, POSITIVE, UNKNOWN, LabelTable
+from partly.readers.common import choose, read_columns
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 
@@ -67,7 +67,7 @@ def read_paths(path: Path) -> tuple[np.ndarray, np.ndarray]:
 def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
     """The file, its columns, and which of them holds the images' paths."""
     file = path / "manifest.csv" if path.is_dir() else path
-    columns = _columns(file)
+    columns = read_columns(file)
     for name in PATH_COLUMNS:
         if name in columns:
             return file, columns, name
@@ -79,7 +79,7 @@ def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
 
 def _words(convention: str) -> dict[str, int]:
     """What the text of a cell means."""
-    meaning = CONVENTIONS[convention]
+    meaning = CONVENTIONS[choose(convention, "convention", tuple(CONVENTIONS))]
     words = {"": UNKNOWN, "true": POSITIVE, "false": NEGATIVE}
     for number in (1, 0, -1):
         words[str(number)] = words[f"{number}.0"] = meaning[number]
@@ -100,28 +100,6 @@ def _place(file: Path, row: int) -> str:
     lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
     return f"{file}, line {filled[row + 1] if row + 1 < len(filled) else row + 2}"
-
-
-def _columns(file: Path) -> dict[str, Any]:
-    """The file's columns, as pyarrow arrays; CSV cells stay text, so that nothing is guessed."""
-    import pyarrow as arrow
-    from pyarrow import csv, parquet
-
-    try:
-        if file.suffix.lower() == ".parquet":
-            table = parquet.read_table(file)
-        else:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
-                header = next(text_reader(stream), [])
-            convert = csv.ConvertOptions(column_types=dict.fromkeys(header, arrow.string()))
-            table = csv.read_csv(file, convert_options=convert)
-    except (OSError, UnicodeDecodeError, arrow.ArrowInvalid) as error:
-        raise DataError(f"cannot read {file}: {error}") from None
-    names = [name.strip() for name in table.column_names]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise DataError(f"{file} has columns of the same name: {first_few(repeated)}")
-    return dict(zip(names, table.columns, strict=True))
 
 
 def _texts(column: Any) -> np.ndarray:
