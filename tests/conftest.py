@@ -1,6 +1,9 @@
 """Fixtures that several test files use."""
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import hypothesis
 import numpy as np
@@ -12,6 +15,13 @@ from partly.labels import LabelTable
 torch.set_num_threads(1)  # results and timings must not depend on how busy the machine is
 hypothesis.settings.register_profile("partly", deadline=None)
 hypothesis.settings.load_profile("partly")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Features are kept in a folder of the tests, not in the user's."""
+    with mock.patch.dict(os.environ, {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache"))}):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -122,7 +122,12 @@ def test_options_reach_the_method_and_the_training(home, tmp_path):
 def test_evaluate_in_words_and_check(home):
     words = partly_works("evaluate", home / "run", home / "data.npz").out
     assert words.startswith("100 images: mAP ")
-    assert "train: 200 images × 4 labels" in partly_works("check", home / "data.npz").out
+    looked = partly_works("check", home / "data.npz").out
+    assert "300 images, 4 labels" in looked
+    assert "resembles  FAL" in looked
+    found = json.loads(partly_works("check", home / "data.npz", "--json").out)
+    assert found["images"] == 300
+    assert found["problems"] == []
 
 
 def test_control_c_is_no_crash(home, tmp_path, monkeypatch):
@@ -211,9 +216,12 @@ BAD_DATA = {
     "no label": (table("path", "0000.png"), "no label column"),
     "all unknown": (table("path,red,blue", "0000.png,,-1", "0001.png,,"), "every label is unknown"),
     "no positive": (table("path,red,blue", "0000.png,0,0"), "no label is known to be positive"),
-    "same id twice": (table(*GOOD, "0000.png,0,0"), "occur more than once: 0000.png"),
+    "same id twice": (
+        table(*GOOD, "0000.png,0,0"),
+        "label red: positive in line 2, negative in line 4",
+    ),
     "no path column": (table("photo,red,blue", "0000.png,1,0"), "no column with image paths"),
-    "no such image": (table(*GOOD, "0002.png,0,1"), "1 of 3 images are missing"),
+    "no such image": (table(*GOOD, "0002.png,0,1"), "cannot use 1 image: there is no such file"),
     "unknown split": (table("path,split,a,b", "0000.png,trian,1,0"), "trian"),
     "label 2 in arrays": (arrays(3, 1, 2.0), "column 1: 2.0"),
     "nan label": (arrays(3, 1, np.nan), "nan"),

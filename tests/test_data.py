@@ -8,11 +8,14 @@ import torch
 from PIL import Image
 
 from builders import write_pictures
+from partly import images
 from partly.data import (
     IMAGENET_DEVIATION,
     IMAGENET_MEAN,
     FeatureInputs,
     ImageInputs,
+    Look,
+    cut_out,
     open_inputs,
     split_into_chunks,
 )
@@ -66,17 +69,17 @@ def test_feature_rows_come_as_asked(kind):
 def test_a_picture_is_stretched_and_normalised(tmp_path):
     original = Image.effect_noise((40, 20), 80).convert("RGB")
     original.save(tmp_path / "wide.png")
-    (batch,) = inputs_of(ImageInputs([str(tmp_path / "wide.png")], CPU, size=8))
+    (batch,) = inputs_of(ImageInputs([str(tmp_path / "wide.png")], CPU, Look(size=8)))
     stretched = np.asarray(original.resize((8, 8), Image.Resampling.BILINEAR)) / 255
     expected = (stretched - IMAGENET_MEAN) / IMAGENET_DEVIATION
     np.testing.assert_allclose(batch, expected.transpose(2, 0, 1), atol=1e-6)
 
 
-def test_flips_follow_from_seed_epoch_and_row(pictures):
-    plain = inputs_of(ImageInputs(pictures, CPU, size=12))
+def test_flips_follow_from_seed_epoch_and_image(pictures):
+    plain = inputs_of(ImageInputs(pictures, CPU, Look(size=12)))
 
     def flipped(seed: int, epoch: int) -> np.ndarray:
-        batch = inputs_of(ImageInputs(pictures, CPU, size=12, seed=seed), epoch)
+        batch = inputs_of(ImageInputs(pictures, CPU, Look(size=12), seed=seed), epoch)
         turned = (batch == plain[..., ::-1]).all(axis=(1, 2, 3))
         assert (turned ^ (batch == plain).all(axis=(1, 2, 3))).all()  # flipped or as it was
         return turned
@@ -88,12 +91,16 @@ def test_flips_follow_from_seed_epoch_and_row(pictures):
     assert (flipped(0, 1) == draws[0, 1]).all()
 
 
+@pytest.mark.parametrize("augment", ["paper", "strong", "crop", "randaugment", "cutout,flip"])
 @pytest.mark.parametrize("epoch", [None, 2])
-def test_batches_do_not_depend_on_workers_or_on_chunks(pictures, epoch):
-    whole = inputs_of(ImageInputs(pictures, CPU, size=12), epoch)
+def test_batches_do_not_depend_on_workers_or_on_chunks(pictures, epoch, augment):
+    look = Look(size=12, augment=augment)
+    before = torch.get_rng_state()
+    whole = inputs_of(ImageInputs(pictures, CPU, look), epoch)
+    assert (torch.get_rng_state() == before).all()  # the model's own draws go on untouched
     order = np.random.default_rng(0).permutation(len(pictures))
     for workers in (0, 2):
-        inputs = ImageInputs(pictures, CPU, size=12, workers=workers)
+        inputs = ImageInputs(pictures, CPU, look, workers=workers)
         for rows, batch in inputs.batches(split_into_chunks(order, 10), epoch):
             np.testing.assert_array_equal(batch.numpy(), whole[rows.numpy()])
 
@@ -128,10 +135,12 @@ def make_picture(mode: str) -> Image.Image:
 def test_every_kind_of_picture_becomes_rgb(tmp_path, mode, ending):
     path = tmp_path / f"ramp.{ending}"
     make_picture(mode).save(path)
-    picture = ImageInputs([str(path)], CPU, size=16)[0]
+    ((_, batch),) = ImageInputs([str(path)], CPU, Look(size=16, normalise="none")).batches(
+        [np.arange(1)]
+    )
+    picture = (batch[0].permute(1, 2, 0).numpy() * 255).round()
     expected = np.arange(0, 256, 16) if mode != "1" else np.repeat([0, 255], 8)
     assert picture.shape == (16, 16, 3)
-    assert picture.dtype == np.uint8
     np.testing.assert_allclose(picture, np.tile(expected[:, None], (16, 1, 3)), atol=2)
 
 
@@ -140,7 +149,7 @@ def test_every_kind_of_picture_becomes_rgb(tmp_path, mode, ending):
 def test_a_broken_file_is_named(tmp_path, pictures, content, workers):
     broken = tmp_path / "broken.png"
     broken.write_bytes(Path(pictures[0]).read_bytes()[:200] if content is None else content)
-    inputs = ImageInputs([pictures[0], str(broken)], CPU, size=12, workers=workers)
+    inputs = ImageInputs([pictures[0], str(broken)], CPU, Look(size=12), workers=workers)
     with pytest.raises(DataError, match=f"^cannot read image {broken}") as caught:
         list(inputs.batches([np.arange(2)]))
     assert "Traceback" not in str(caught.value)
@@ -162,8 +171,81 @@ def test_what_a_table_offers_decides_its_inputs(pictures):
     with_features = LabelTable.from_dense(labels, features=np.zeros((2, 3)))
     with_images = LabelTable.from_dense(labels, paths=np.array(pictures[:2]))
     assert isinstance(open_inputs(with_features, CPU), FeatureInputs)
-    opened = open_inputs(with_images, CPU, size=10, seed=3, workers=1)
+    opened = open_inputs(with_images, CPU, Look(size=10), seed=3, workers=1)
     assert isinstance(opened, ImageInputs)
-    assert (opened.size, opened.seed, opened.workers) == (10, 3, 1)
+    assert (opened.look.size, opened.seed, opened.workers) == (10, 3, 1)
     with pytest.raises(DataError, match="neither image paths nor features"):
         open_inputs(LabelTable.from_dense(labels), CPU)
+
+
+def test_an_image_draws_the_same_wherever_it_stands(pictures):
+    """Draws follow the image, not its row."""
+    look = Look(size=12, augment="strong")
+    ids = [f"image {number}" for number in range(len(pictures))]
+    keys = LabelTable.from_dense(np.ones((len(pictures), 2)), ids=ids).ids.keys()
+    forward = inputs_of(ImageInputs(pictures, CPU, look, keys=keys), 3)
+    backward = inputs_of(ImageInputs(pictures[::-1], CPU, look, keys=keys[::-1].copy()), 3)
+    np.testing.assert_array_equal(forward, backward[::-1])
+
+
+@pytest.mark.parametrize("step", ["crop", "flip", "randaugment", "cutout"])
+def test_every_step_of_an_augmentation_changes_pictures_in_training_only(pictures, step):
+    plain = inputs_of(ImageInputs(pictures, CPU, Look(size=12, augment="none")), 1)
+    inputs = ImageInputs(pictures, CPU, Look(size=12, augment=step))
+    epochs = [inputs_of(inputs, epoch) for epoch in (1, 2)]
+    changed = (epochs[0] != plain).any(axis=(1, 2, 3))
+    assert changed.mean() > (0.3 if step == "flip" else 0.6)
+    assert (epochs[0] != epochs[1]).any()
+    np.testing.assert_array_equal(inputs_of(inputs, None), plain)
+
+
+def test_a_cut_out_square_is_the_mean_colour():
+    inputs = torch.ones(2, 3, 8, 8)
+    cut = cut_out(inputs, torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
+    assert (cut == 0).sum(dim=(1, 2, 3)).tolist() == [3 * 9, 3 * 4]  # half the side; a corner
+    assert (cut[0, :, 3:6, 3:6] == 0).all()
+
+
+def test_the_middle_is_cropped(tmp_path):
+    pixels = np.zeros((10, 30, 3), np.uint8)
+    pixels[:, 10:20] = 255
+    Image.fromarray(pixels).save(tmp_path / "wide.png")
+    look = Look(size=10, resize="crop", normalise="none")
+    assert (inputs_of(ImageInputs([str(tmp_path / "wide.png")], CPU, look)) == 1).all()
+
+
+def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path):
+    """The shortcut is taken, and what comes out is nearly the same picture."""
+    gradient = np.linspace(0, 255, 1024, dtype=np.uint8)
+    Image.fromarray(np.tile(gradient, (1024, 1))).convert("RGB").save(tmp_path / "large.jpg")
+    content = (tmp_path / "large.jpg").read_bytes()
+    assert images.decode(content, 120).size == (128, 128)
+    assert images.decode(content, 448).size == (512, 512)
+    assert images.decode(content).size == (1024, 1024)
+    look = Look(size=64, normalise="none")
+    (batch,) = inputs_of(ImageInputs([str(tmp_path / "large.jpg")], CPU, look))
+    expected = Image.open(tmp_path / "large.jpg").resize((64, 64), Image.Resampling.BILINEAR)
+    np.testing.assert_allclose(batch.transpose(1, 2, 0) * 255, np.asarray(expected), atol=3)
+
+
+@pytest.mark.parametrize(
+    ("choice", "sentence"),
+    [
+        ({"resize": "squeeze"}, "resize is one of stretch, crop"),
+        ({"decode": "tpu"}, "decode is one of cpu, gpu"),
+        ({"augment": "flip,blur"}, "augment is one of none, paper, strong"),
+        ({"normalise": "0.5,0.5/1,1"}, "three means and three deviations"),
+        ({"normalise": "0,0,0/1,1,0"}, "three means and three deviations"),
+    ],
+)
+def test_a_look_that_makes_no_sense(choice, sentence):
+    (problem,) = Look(**choice).problems()
+    assert sentence in problem
+
+
+def test_without_a_gpu_the_cpu_decodes_and_says_so(pictures):
+    inputs = ImageInputs(pictures, CPU, Look(size=12, decode="gpu"))
+    assert inputs.explanation == "JPEG is decoded by the CPU: the model runs on cpu, not on a GPU"
+    np.testing.assert_array_equal(
+        inputs_of(inputs, 1), inputs_of(ImageInputs(pictures, CPU, Look(size=12)), 1)
+    )

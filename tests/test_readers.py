@@ -10,9 +10,9 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from partly.errors import ConfigError, DataError, PartlyError
+from partly.errors import ConfigError, DataError, LabelError, PartlyError
 from partly.labels import LabelTable
-from partly.readers import read
+from partly.readers import manifest, read
 
 NAN = float("nan")
 
@@ -307,13 +307,27 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
         ("path,cat,dog\na,1,0\nb,maybe,1\n", ["line 3, column cat: 'maybe'"]),
         ("path,cat,dog\na,1,0\nb,1,2\n", ["line 3, column dog: '2'"]),
         ("path,cat,dog\na,1,0\n\nb,maybe,1\n", ["line 4, column cat: 'maybe'"]),
-        ("path,cat,dog\na,1,0\na,1,1\n", ["image ids occur more than once: a"]),
-        ("path,id,cat,dog\na,7,1,0\nb,7,1,1\n", ["image ids occur more than once: 7"]),
-        ("path,split,cat,dog\na,val,1,0\n", ["train, validation, test, not 'val'"]),
+        ("path,cat,dog\na,1,0\nb,maybe,yes\n", ["1 cell of this column is not"]),
+        (
+            "path,cat,dog\na,1,0\n\na,1,1\n",
+            ["1 label is given", "image a, label dog: positive in line 4, negative in line 2"],
+        ),
+        (
+            "path,id,cat,dog\na,7,1,0\nb,7,1,1\n",
+            ["1 image occurs more than once", "another path: 7 (line 2: a, line 3: b)"],
+        ),
+        (
+            "path,split,cat,dog\na,train,1,0\nb,test,1,0\na,Val,1,0\n",
+            ["1 image occurs more than once", "split: a (line 2: train, line 4: validation)"],
+        ),
+        ("path,split,cat,dog\na,tset,1,0\n", ["train, validation, test, not 'tset' (line 2)"]),
+        ("path,split,cat,dog\na,,1,0\n", ["train, validation, test, not '' (line 2)"]),
         ("path,cat,dog\na,1,0\n,1,1\n", ["no image path in", "line 3"]),
         ("path,cat,\na,1,0\n", ["label name number 1 is empty"]),
         ("path,cat,dog\n", ["header but no image"]),
-        ("path,cat,dog\na,1\n", ["Expected 3 columns, got 2"]),
+        ("path,cat,dog\na,1\n", ["3 columns, but line 2 has 2 cells (a,1)"]),
+        ("path,cat,dog\n\na,1,0\nb,1,0,\nc,1\n", ["line 4 has 4 cells", "line 5 has 2 cells"]),
+        ("path,id,cat,dog\na,,1,0\n", ["no image id in", "line 2"]),
         ("", ["cannot read"]),
         ("path,cat,dog\nä,1,0\n".encode("latin-1"), ["cannot read"]),
         ("path;cat;dog\na;1;0\n", ["no column with image paths", "path;cat;dog"]),
@@ -333,7 +347,7 @@ def test_csv_reports_everything_at_once(tmp_path: Path) -> None:
         "2 cells of this column",
         "no image path in",
         "data.csv, line 4",
-        "more than once: a",
+        "another split: a (line 2: train, line 3: tset)",
         "not 'tset'",
     )
 
@@ -343,6 +357,180 @@ def test_parquet_refuses(tmp_path: Path) -> None:
     refuses(as_parquet(tmp_path, columns), "data.parquet", "column cat: 'maybe'", "dog: '0.5'")
     refuses(as_parquet(tmp_path, {"cat": [1]}), "no column with image paths")
     refuses(written(tmp_path, b"PAR1 no", "data.parquet"), "cannot read")
+
+
+@BOTH
+def test_rows_of_one_image_are_put_together(tmp_path: Path, write: Callable[..., Path]) -> None:
+    columns = {
+        "path": ["a", "b", "a", "c", "a", "b"],
+        "split": ["train", "val", "TRAIN", "Testing", "training", "valid"],
+        "cat": [1, 0, None, None, 1, None],
+        "dog": [None, None, 0, None, None, None],
+    }
+    table = read(write(tmp_path, columns))
+    assert table.ids.tolist() == ["a", "b", "c"]
+    assert table.splits.tolist() == ["train", "validation", "test"]
+    assert table.dense().tolist() == [[1, 0], [0, -1], [-1, -1]]
+    assert table.notes == ("3 rows of images that an earlier row is about: merged with that row",)
+
+
+def test_rows_of_one_image_with_ids(tmp_path: Path) -> None:
+    text = "id,path,cat,dog\n1,a,1,\n2,a,0,\n1,a,,0\n"
+    table = read(written(tmp_path, text))
+    assert table.ids.tolist() == ["1", "2"]
+    assert table.paths.tolist() == [str(tmp_path / "a")] * 2
+    assert table.dense().tolist() == [[1, 0], [0, -1]]
+    assert "1 row of" in table.notes[0]
+
+
+def test_all_contradictions_of_a_wide_manifest_are_counted(tmp_path: Path) -> None:
+    rows = [f"{image},{value},1" for value in (1, 0) for image in "abcdefg"]
+    error = refuses(
+        written(tmp_path, "\n".join(["path,cat,dog", *rows]) + "\n"),
+        "7 labels are given as positive and as negative",
+        "image a, label cat: positive in line 2, negative in line 9",
+        "and 2 more",
+    )
+    assert isinstance(error, LabelError)
+
+
+LONG = {
+    "image": ["b.jpg", "a.jpg", "b.jpg", "c.jpg", "a.jpg", "b.jpg"],
+    "label": ["dog", "cat", "cat", "", "owl", "cat"],
+    "value": [1, 0, 1, None, None, 1],
+}
+
+
+@BOTH
+def test_the_long_form(tmp_path: Path, write: Callable[..., Path]) -> None:
+    table = read(write(tmp_path, LONG))
+    assert table.names == ("dog", "cat", "owl")
+    assert table.ids.tolist() == ["b.jpg", "a.jpg", "c.jpg"]
+    assert table.paths.tolist() == [str(tmp_path / name) for name in table.ids]
+    assert table.dense().tolist() == [[1, 1, -1], [-1, 0, -1], [-1, -1, -1]]
+    assert table.splits is None
+    assert table.notes == ("1 row with a label that an earlier row gives: merged with that row",)
+
+
+@BOTH
+def test_the_long_form_says_the_same_as_the_wide(
+    tmp_path: Path, write: Callable[..., Path]
+) -> None:
+    labels = np.random.default_rng(0).integers(-1, 2, size=(40, 6))
+    names, paths = [f"thing {j}" for j in range(6)], [f"ä {i}.jpg" for i in range(40)]
+    splits = ["train", "validation", "test", "train"] * 10
+    ids = [f"{i:03d}" for i in range(40)]
+    wide = {"path": paths, "id": ids, "split": splits}
+    wide |= {name: labels[:, j].tolist() for j, name in enumerate(names)}
+    cells = [(i, j) for i in range(40) for j in range(6)]
+    long = {
+        "value": [int(labels[cell]) for cell in cells],
+        "filename": [paths[i] for i, _ in cells],
+        "split": [splits[i] for i, _ in cells],
+        "label": [names[j] for _, j in cells],
+        "id": [ids[i] for i, _ in cells],
+    }
+    one = read(write(tmp_path, wide))
+    other = read(write(tmp_path, long))
+    assert same_labels(one, other)
+    assert one.splits.tolist() == other.splits.tolist() == splits
+    assert one.paths.tolist() == other.paths.tolist()
+    assert other.notes == ()
+
+
+def test_the_long_form_as_programs_write_it(tmp_path: Path) -> None:
+    text = (
+        "\ufeffimage, label ,value\r\n"
+        "\r\n"
+        " a.jpg,café , 1\r\n"
+        "   \r\n"
+        '"a.jpg","dog, or wolf","FALSE"\r\n'
+        "b.jpg, café,-1\r\n"
+        "\r\n"
+    )
+    table = read(written(tmp_path, text))
+    assert table.names == ("café", "dog, or wolf")
+    assert table.ids.tolist() == ["a.jpg", "b.jpg"]
+    assert table.dense().tolist() == [[1, 0], [-1, -1]]
+    signed = read(tmp_path / "data.csv", convention="signed")
+    assert signed.dense().tolist() == [[1, 0], [0, -1]]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (
+            "image,label,value\na,cat,1\n\nb,cat,1\na,cat,\na,cat,0\n",
+            ["1 label is given", "image a, label cat: positive in line 2, negative in line 6"],
+        ),
+        ("image,label,value\na,cat,maybe\n", ["line 2, column value: 'maybe' is not a label"]),
+        ("image,label,value\na,cat,1\n\na,,1\n", ["a value but no label in", "line 4"]),
+        ("image,label,value\na,,\n", ["names no label"]),
+        ("image,label,value\n", ["header but no image"]),
+        ("image,label,value\n,cat,1\n", ["no image path in", "line 2"]),
+        (
+            "image,split,label,value\na,train,cat,1\na,test,dog,1\n",
+            ["1 image occurs", "split: a (line 2: train, line 3: test)"],
+        ),
+        (
+            "image,id,label,value\na,7,cat,1\nb,7,dog,1\n",
+            ["1 image occurs", "path: 7 (line 2: a, line 3: b)"],
+        ),
+    ],
+)
+def test_the_long_form_refuses(tmp_path: Path, text: str, sentences: list[str]) -> None:
+    path = written(tmp_path, text)
+    refuses(path, *sentences, str(path))
+
+
+def test_contradictions_of_a_long_parquet_name_its_rows(tmp_path: Path) -> None:
+    columns = {"image": ["a", "a"], "label": ["cat", "cat"], "value": [0.0, 1.0]}
+    error = refuses(as_parquet(tmp_path, columns), "positive in row 1, negative in row 0")
+    assert isinstance(error, LabelError)
+
+
+def test_more_columns_than_the_long_form_has_are_labels(tmp_path: Path) -> None:
+    table = read(written(tmp_path, "path,label,value,cat\na,1,0,1\n"))
+    assert table.names == ("label", "value", "cat")
+
+
+def test_a_folder_with_a_parquet_manifest(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table(LONG), tmp_path / "manifest.parquet")
+    assert len(read(tmp_path)) == 3
+
+
+def test_parquet_with_categories_of_pandas(tmp_path: Path) -> None:
+    """Categories come sorted, some of them unused, and codes are as narrow as they can be."""
+    images = arrow.DictionaryArray.from_arrays(
+        arrow.array([2, 0, 2, None], arrow.int8()), ["a.jpg", "unused.jpg", "b.jpg"]
+    )
+    columns = {"path": images, "cat": [1, 0, 1, 1], "dog": [None, 1, 0, 1]}
+    parquet.write_table(arrow.table(columns), tmp_path / "data.parquet")
+    refuses(tmp_path / "data.parquet", "no image path in", "row 3")
+    parquet.write_table(arrow.table(columns).slice(0, 3), tmp_path / "data.parquet")
+    table = read(tmp_path / "data.parquet")
+    assert table.ids.tolist() == ["b.jpg", "a.jpg"]
+    assert table.dense().tolist() == [[1, 0], [0, 1]]
+
+
+def test_lines_are_counted_where_a_cell_has_several(tmp_path: Path) -> None:
+    text = 'path,cat,dog\n"a\nb",1,0\nc,maybe,1\n'
+    refuses(written(tmp_path, text), "line 4, column cat: 'maybe'")
+
+
+@pytest.mark.parametrize(
+    "text", ["path,cat,dog\na,1,0\na,,1\n", "path,label,value\na,cat,1\na,,\n"]
+)
+def test_each_image_of_a_manifest_is_predicted_once(tmp_path: Path, text: str) -> None:
+    ids, paths = manifest.read_paths(written(tmp_path, text))
+    assert ids.tolist() == ["a"]
+    assert paths.tolist() == [str(tmp_path / "a")]
+
+
+def test_paths_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(tmp_path, "path,cat,dog\na,1,0\n/b,1,0\n")
+    monkeypatch.chdir(tmp_path)
+    assert read("data.csv").paths.tolist() == ["a", "/b"]
 
 
 # Any path
@@ -362,7 +550,7 @@ def test_no_known_format(tmp_path: Path) -> None:
 def test_a_format_can_be_forced(tmp_path: Path) -> None:
     path = written(tmp_path, "path,cat,dog\na,1,0\n", "labels.txt")
     assert read(path, format="manifest").names == ("cat", "dog")
-    with pytest.raises(ConfigError, match="unknown format 'csv'; choose one of npz, manifest"):
+    with pytest.raises(ConfigError, match=r"unknown format 'csv'; choose one of .*manifest"):
         read(path, format="csv")
     with pytest.raises(DataError, match="cannot read"):
         read(path, format="npz")

@@ -446,7 +446,10 @@ def test_what_is_not_given_follows_from_the_data(pictures):
     assert (on_features.backbone, on_features.learning_rate) == ("linear", 1e-2)
     assert (on_images.backbone, on_images.learning_rate) == ("resnet50", 1e-3)
     assert (on_features.warmup, on_images.warmup) == (0.0, 0.05)
-    given = Config(backbone="small", batch_size=3, learning_rate=0.5, warmup=0.0)
+    assert (on_features.normalise, on_images.normalise) == (None, "imagenet")
+    lite = Config(backbone="tf_efficientnet_lite0").complete(pictures)
+    assert lite.look.statistics() == ((127 / 255,) * 3, (128 / 255,) * 3)
+    given = Config(backbone="small", batch_size=3, learning_rate=0.5, warmup=0.0, normalise="half")
     assert given.complete(pictures) == given
 
 

@@ -152,7 +152,10 @@ def test_a_folder_of_images_and_one_image(home, tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [({}, "no images in"), ({"a.png": b"broken"}, r"cannot read image .*a\.png")],
+    [
+        ({}, "no images in"),
+        ({"a.png": b"broken"}, r"this is no image, or of an unknown kind: .*a\.png"),
+    ],
 )
 def test_a_folder_that_cannot_be_predicted(home, tmp_path, content, message):
     (tmp_path / "images").mkdir()
@@ -220,21 +223,22 @@ def test_a_data_set_without_training_images(home, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_check_counts_every_label(home):
-    lines = list(workflow.check_data(home / "features.npz"))
+def test_check_counts_every_label(home, tmp_path):
+    said: list[str] = []
+    findings = workflow.check_run(home / "features.npz", tmp_path / "page", say=said.append)
     table = read(home / "features.npz")
-    assert table.content_hash[:12] in lines[0]
-    assert lines[1].startswith("train: 250 images × 4 labels")
-    assert lines[2].startswith("test: 150 images × 4 labels")
+    assert table.content_hash[:12] in said[0]
     counts = table.counts_by_label()
-    listed = {
-        words[0]: [int(word) for word in words[1:]] for line in lines[4:] if (words := line.split())
-    }
-    assert listed == {
+    assert {
+        label["name"]: [label["positive"], label["negative"], label["unknown"]]
+        for label in findings["label_counts"]
+    } == {
         name: [counts.positive[j], counts.negative[j], counts.unknown[j]]
         for j, name in enumerate(NAMES)
     }
-    assert [row[0] for row in listed.values()] == sorted(counts.positive, reverse=True)
+    assert findings["problems"] == []
+    assert said[-1] == f"page: {tmp_path / 'page' / 'check.html'}"
+    assert "features.npz" in (tmp_path / "page" / "check.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -289,12 +293,12 @@ def test_a_reference_is_given_what_the_others_do_not_see(tmp_path):
 
 @pytest.mark.parametrize(
     ("labels", "problem_"),
-    [("1,0", "images are missing"), ("0,0", "no label is known to be positive")],
+    [("1,0", "there is no such file"), ("0,0", "no label is known to be positive")],
 )
 def test_check_says_what_is_wrong(tmp_path, labels, problem_):
     (tmp_path / "data.csv").write_text(f"path,cat,dog\nnowhere.png,{labels}\n")
-    with pytest.raises(DataError, match=problem_):
-        list(workflow.check_data(tmp_path / "data.csv"))
+    findings = workflow.check_run(tmp_path / "data.csv", say=lambda line: None)
+    assert any(problem_ in problem for problem in findings["problems"])
 
 
 def test_numbers_of_options_keep_their_kind():

@@ -57,7 +57,27 @@ def version(
 
 
 # Options that several commands share. None means: the default of `config.Config`.
-Data = Annotated[Path, typer.Argument(help="a .csv or .parquet manifest, a folder, or an .npz")]
+Data = Annotated[
+    Path, typer.Argument(help="a manifest, a folder, an .npz or what else `partly formats` lists")
+]
+Format = Annotated[
+    str | None, typer.Option(help="force a format of `partly formats` [it is recognised]")
+]
+Read = Annotated[
+    list[str] | None,
+    typer.Option("--read", help="an option of the format, name=value; repeatable"),
+]
+OnBadImage = Annotated[
+    str | None,
+    typer.Option(help="error: name all bad images and stop; skip: leave them out [error]"),
+]
+Verify = Annotated[
+    str | None,
+    typer.Option(help="look for bad images: full (decode all), quick (header and end), off [full]"),
+]
+RecipeFile = Annotated[
+    Path | None, typer.Option("--recipe", help="a .toml with choices; what is given here wins")
+]
 Run = Annotated[Path, typer.Argument(help="the folder of a run")]
 Epochs = Annotated[int | None, typer.Option(help="passes over the data [12]")]
 BatchSize = Annotated[
@@ -79,8 +99,37 @@ Backbone = Annotated[
     str | None,
     typer.Option(help="linear, mlp:768, small, or a timm name [linear on features, resnet50]"),
 ]
-Weights = Annotated[str | None, typer.Option(help="file with the backbone's weights")]
-ImageSize = Annotated[int | None, typer.Option(help="images are stretched to this square [448]")]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        help="a file (safetensors or a plain state dict), pretrained (of partly[weights] or timm's "
+        "hub), none, or auto: pretrained where there are any [auto]"
+    ),
+]
+HeadOnly = Annotated[
+    bool | None,
+    typer.Option("--head-only", help="keep the backbone as it is; its features are computed once"),
+]
+LinearStart = Annotated[
+    bool | None, typer.Option("--linear-start", help="train the head alone before all of it")
+]
+Resize = Annotated[str | None, typer.Option(help="stretch, or crop the middle [stretch]")]
+Augment = Annotated[
+    str | None,
+    typer.Option(
+        help="paper (flip), strong (crop, flip, randaugment, cutout), none, or steps with commas "
+        "[paper]"
+    ),
+]
+Normalise = Annotated[
+    str | None,
+    typer.Option(help="imagenet, half, none, or m,m,m/d,d,d [as the backbone's weights want it]"),
+]
+Decode = Annotated[
+    str | None, typer.Option(help="cpu, or gpu: JPEG bytes are decoded on the GPU [cpu]")
+]
+Mix = Annotated[str | None, typer.Option(help="none, logicmix or mixup-pme [none]")]
+ImageSize = Annotated[int | None, typer.Option(help="images become this square [448]")]
 Standardise = Annotated[
     bool | None, typer.Option("--standardise/--no-standardise", help="scale the features [yes]")
 ]
@@ -95,22 +144,46 @@ Set = Annotated[
     list[str] | None, typer.Option("--set", help="an option of the method, name=value; repeatable")
 ]
 Convention = Annotated[
-    str, typer.Option(help="numbers in the file: partly (1, 0, -1), nan, or signed (1, -1, 0)")
+    str | None,
+    typer.Option(help="numbers in the file: partly (1, 0, -1), nan, or signed (1, -1, 0) [partly]"),
 ]
-Seeds = Annotated[int, typer.Option(help="trainings of each, seeds 0, 1, …")]
+Seeds = Annotated[int | None, typer.Option(help="trainings of each, seeds 0, 1, … [3]")]
 Jobs = Annotated[int | None, typer.Option(help="trainings at once [one a core]")]
 
 
-def _config(stored: dict[str, Any] | None = None, **given: Any) -> Any:
-    """A `Config` of what was given, then of what a run has stored, then of its defaults."""
+def _recipe(path: Path | None) -> Any:
+    """The recipe, or one that chooses nothing."""
+    from partly.recipe import Recipe
+
+    return Recipe() if path is None else Recipe.read(path)
+
+
+def _config(arguments: dict[str, Any], recipe: Any, stored: dict[str, Any] | None = None) -> Any:
+    """A `Config` of a command's arguments, then of the recipe, then of what a run has stored."""
     from partly.config import Config
     from partly.workflow import parse_options
 
-    chosen = {field.name: stored[field.name] for field in fields(Config)} if stored else {}
-    if given["options"]:
-        chosen["options"] = parse_options(given["options"])
-    del given["options"]
-    return Config(**chosen | {name: value for name, value in given.items() if value is not None})
+    given = {name: value for name, value in arguments.items() if value is not None}
+    given["learning_rate"] = given.pop("lr", None)
+    given["options"] = parse_options(given["set_"]) if "set_" in given else None
+    names = [field.name for field in fields(Config)]
+    chosen = {name: stored[name] for name in names if name in stored} if stored else {}
+    chosen |= recipe.training
+    return Config(**chosen | {n: given[n] for n in names if given.get(n) is not None})
+
+
+def _source(data: Path, arguments: dict[str, Any], recipe: Any = None) -> Any:
+    """Where the data lies, how it is read and what to do about bad images."""
+    from partly.source import Source
+    from partly.workflow import parse_options
+
+    chosen = dict(recipe.data) if recipe else {}
+    options = chosen.get("options", {}) | parse_options(arguments.get("read") or [])
+    if arguments.get("convention") is not None:
+        options["convention"] = arguments["convention"]
+    names = ("format", "on_bad_image", "verify")
+    given = {name: arguments[name] for name in names if arguments.get(name) is not None}
+    return Source(data, **chosen | given | {"options": options})
 
 
 def _command() -> str:
@@ -146,15 +219,85 @@ def demo(
 
 
 @app.command()
-def check(data: Data, convention: Convention = "partly") -> None:
-    """Say what is in a data set and what is wrong with it.
+def check(
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="folder for check.html, a page")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print all that was found as JSON")] = False,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    verify: Verify = None,
+) -> None:
+    """Say what is in a data set and what is wrong with it, before anyone trains on it.
 
-    Example: `partly check data.csv`
+    Sizes, label counts, how labels seem to go missing, imbalance, co-occurrence, constant labels,
+    unreadable images, duplicates across parts. Exit code 2 if something must be mended.
+
+    Example: `partly check data.csv --out runs/check`
     """
-    from partly.workflow import check_data
+    arguments = locals()
+    import json
 
-    for line in check_data(data, convention):
-        _say(line)
+    from partly.workflow import check_run
+
+    source = _source(data, arguments)
+    findings = check_run(source, out, say=(lambda line: None) if json_ else _say)
+    if json_:
+        _say(json.dumps(findings, indent=2, ensure_ascii=False))
+    if findings["problems"]:
+        raise typer.Exit(2)
+
+
+@app.command()
+def formats(
+    name: Annotated[str | None, typer.Argument(help="all about one of them")] = None,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="as a page, docs/formats.md")
+    ] = False,
+) -> None:
+    """List the formats that data can be in, and their options.
+
+    Example: `partly formats coco`
+    """
+    from partly.readers import FORMATS, describe, options_of, summary, to_markdown
+
+    if markdown:
+        print(to_markdown(), end="")
+        return
+    if name is not None:
+        _say(describe(name))
+        return
+    for known in FORMATS:
+        _say(f"{known:<12} {summary(known)}")
+        if options_of(known):
+            listed = "  ".join(f"{key}={value}" for key, value in options_of(known).items())
+            _say(f"{'':<12} --read {listed}")
+
+
+@app.command()
+def pack(
+    data: Data,
+    out: Annotated[Path, typer.Option(help="folder for the tar files and labels.parquet")],
+    size: Annotated[int, typer.Option(help="shorter side of a larger image; 0 keeps all")] = 512,
+    quality: Annotated[int, typer.Option(help="of the JPEG files that are written")] = 90,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    workers: Annotated[int | None, typer.Option(help="processes [one a core]")] = None,
+) -> None:
+    """Turn a data set into tar files and a Parquet table, its images resized once.
+
+    What comes out is a data set like any other: `partly train FOLDER`. Reading from a few large
+    files is much faster than from many small ones.
+
+    Example: `partly pack data.csv --out packed --size 512`
+    """
+    arguments = locals()
+    from partly.workflow import pack_run
+
+    source = _source(data, arguments)
+    pack_run(source, out, size=size or None, quality=quality, workers=workers, say=_say)
 
 
 @app.command()
@@ -186,7 +329,12 @@ def train(
     out: Annotated[Path, typer.Option(help="folder of the run")],
     method: Annotated[str | None, typer.Option(help="see `partly methods` [partly]")] = None,
     hide: Annotated[str | None, typer.Option(help=f"a study: {HIDING}")] = None,
-    convention: Convention = "partly",
+    recipe: RecipeFile = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where it stopped")] = False,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -201,7 +349,14 @@ def train(
     amp: Amp = None,
     backbone: Backbone = None,
     weights: Weights = None,
+    head_only: HeadOnly = None,
+    linear_start: LinearStart = None,
     image_size: ImageSize = None,
+    resize: Resize = None,
+    augment: Augment = None,
+    normalise: Normalise = None,
+    decode: Decode = None,
+    mix: Mix = None,
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
@@ -223,19 +378,15 @@ def train(
 
     Example: `partly train data.csv --out runs/first --backbone resnet50 --epochs 10`
     """
+    arguments = locals()
     from partly.workflow import stored_config, train_run
 
     stored = stored_config(out) if resume else None
-    config = _config(
-        stored, method=method, epochs=epochs, batch_size=batch_size, learning_rate=lr,
-        head_factor=head_factor, optimiser=optimiser, weight_decay=weight_decay, warmup=warmup,
-        schedule=schedule, clip=clip, ema=ema, amp=amp, backbone=backbone, weights=weights,
-        image_size=image_size, standardise=standardise, start=start,
-        expected_positives=expected_positives, hold_out=hold_out,
-        checkpoint_steps=checkpoint_steps, seed=seed, workers=workers, device=device, options=set_,
-    )  # fmt: skip
+    chosen = _recipe(recipe)
+    config = _config(arguments, chosen, stored)
     setting = hide or (stored or {}).get("setting")
-    train_run(data, out, config, setting=setting, convention=convention, resume=resume, say=_say)
+    source = _source(data, arguments, chosen)
+    train_run(source, out, config, setting=setting, resume=resume, say=_say)
 
 
 @app.command()
@@ -243,7 +394,11 @@ def evaluate(
     run: Run,
     data: Data,
     part: Annotated[str | None, typer.Option(help="train, validation or test [test]")] = None,
-    convention: Convention = "partly",
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
     json_: Annotated[bool, typer.Option("--json", help="print every metric as JSON")] = False,
     device: Device = None,
 ) -> None:
@@ -251,28 +406,38 @@ def evaluate(
 
     Example: `partly evaluate runs/first data.csv --json`
     """
+    arguments = locals()
     import json
 
     from partly.workflow import evaluate_run, summary
 
-    evaluation = evaluate_run(run, data, part=part, convention=convention, device=device or "auto")
+    source = _source(data, arguments)
+    quiet = (lambda line: None) if json_ else _say
+    evaluation = evaluate_run(run, source, part=part, device=device or "auto", say=quiet)
     _say(json.dumps(evaluation, indent=2) if json_ else summary(evaluation))
 
 
 @app.command()
 def predict(
     run: Run,
-    images: Annotated[Path, typer.Argument(help="an image, a folder of images, or a data set")],
+    images: Annotated[
+        Path, typer.Argument(help="an image, a folder or tar of images, or a data set")
+    ],
     out: Annotated[Path, typer.Option(help="CSV to write")] = Path("scores.csv"),
+    format: Format = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
     device: Device = None,
 ) -> None:
     """Write the probability of every label for every image.
 
     Example: `partly predict runs/first photos/ --out scores.csv`
     """
+    arguments = locals()
     from partly.workflow import predict_run
 
-    count = predict_run(run, images, out, device=device or "auto")
+    source = _source(images, arguments)
+    count = predict_run(run, source, out, device=device or "auto", say=_say)
     _say(f"{count:,} images -> {out}")
 
 
@@ -286,8 +451,13 @@ def compare(
     settings: Annotated[
         str | None, typer.Option(help="comma-separated, e.g. fal,pal:0.3,spl [the paper's eight]")
     ] = None,
-    convention: Convention = "partly",
-    seeds: Seeds = 3,
+    recipe: RecipeFile = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
@@ -300,7 +470,14 @@ def compare(
     ema: Ema = None,
     backbone: Backbone = None,
     weights: Weights = None,
+    head_only: HeadOnly = None,
+    linear_start: LinearStart = None,
     image_size: ImageSize = None,
+    resize: Resize = None,
+    augment: Augment = None,
+    normalise: Normalise = None,
+    decode: Decode = None,
+    mix: Mix = None,
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
@@ -316,23 +493,21 @@ def compare(
 
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
     """
+    arguments = locals()
     from partly import experiments
 
-    config = _config(
-        epochs=epochs, batch_size=batch_size, learning_rate=lr, head_factor=head_factor,
-        optimiser=optimiser, weight_decay=weight_decay, warmup=warmup, schedule=schedule, ema=ema,
-        backbone=backbone, weights=weights, image_size=image_size, standardise=standardise,
-        start=start, expected_positives=expected_positives, workers=workers, device=device,
-        options=None,
-    )  # fmt: skip
+    chosen = _recipe(recipe)
+    config = _config(arguments, chosen)
+    source = _source(data, arguments, chosen)
     results = experiments.compare(
-        data,
+        source,
         out,
-        methods=methods.split(",") if methods else None,
-        settings=settings.split(",") if settings else experiments.PAPER_SETTINGS,
-        seeds=seeds,
+        methods=methods.split(",") if methods else chosen.study.get("methods"),
+        settings=settings.split(",")
+        if settings
+        else chosen.study.get("settings", experiments.PAPER_SETTINGS),
+        seeds=chosen.study.get("seeds", 3) if seeds is None else seeds,
         config=config,
-        convention=convention,
         jobs=jobs,
         command=_command(),
         say=_say,
@@ -346,15 +521,27 @@ def ablate(
     out: Annotated[Path, typer.Option(help="folder of the ablation")] = Path("runs/ablate"),
     method: Annotated[str, typer.Option(help="a method that has parts: paper or partly")] = "paper",
     settings: Annotated[str, typer.Option(help="comma-separated")] = "pal:0.6,ppl:0.6",
-    convention: Convention = "partly",
-    seeds: Seeds = 3,
+    recipe: RecipeFile = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
+    seeds: Seeds = None,
     jobs: Jobs = None,
     epochs: Epochs = None,
     batch_size: BatchSize = None,
     lr: LearningRate = None,
     backbone: Backbone = None,
     weights: Weights = None,
+    head_only: HeadOnly = None,
+    linear_start: LinearStart = None,
     image_size: ImageSize = None,
+    resize: Resize = None,
+    augment: Augment = None,
+    normalise: Normalise = None,
+    decode: Decode = None,
+    mix: Mix = None,
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
@@ -365,21 +552,19 @@ def ablate(
 
     Example: `partly ablate data.npz --settings pal:0.6,ppl:0.6`
     """
+    arguments = locals()
     from partly import experiments
 
-    config = _config(
-        epochs=epochs, batch_size=batch_size, learning_rate=lr, backbone=backbone, weights=weights,
-        image_size=image_size, standardise=standardise, start=start,
-        expected_positives=expected_positives, workers=workers, device=device, options=None,
-    )  # fmt: skip
+    chosen = _recipe(recipe)
+    config = _config(arguments, chosen)
+    source = _source(data, arguments, chosen)
     results = experiments.ablate(
-        data,
+        source,
         out,
         method=method,
         settings=settings.split(","),
-        seeds=seeds,
+        seeds=chosen.study.get("seeds", 3) if seeds is None else seeds,
         config=config,
-        convention=convention,
         jobs=jobs,
         command=_command(),
         say=_say,

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from partly import methods
+from partly import methods, models
+from partly.data import Look
 from partly.errors import PartlyError
 from partly.labels import LabelTable
+from partly.mixing import MIXES
 
 WHOLE, ANY = (int, np.integer), (int, float, np.integer, np.floating)
 
@@ -42,6 +44,7 @@ WORDS = {
     "schedule": ("cosine", "constant"),
     "amp": ("auto", "on", "off"),
     "start": ("prior", "plain"),
+    "mix": MIXES,
 }
 
 
@@ -63,8 +66,15 @@ class Config:
     ema: float = 0.0  # decay of the moving average of weights; 0 is off
     amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
     backbone: str | None = None  # None: linear on features, resnet50 on images
-    weights: str | None = None
+    weights: str = "auto"  # a file, auto, pretrained or none: see models.load_pretrained
+    head_only: bool = False  # the backbone stays as it is, and is asked once about each image
+    linear_start: bool = False  # train the head alone first, as head_only does
     image_size: int = 448
+    resize: str = "stretch"  # how an image gets that size, and so on: see data.Look
+    augment: str = "paper"
+    normalise: str | None = None  # None: as the backbone's weights want it
+    decode: str = "cpu"
+    mix: str = "none"  # logicmix or mixup-pme: see mixing
     standardise: bool = True  # scale each feature by its mean and deviation
     start: str = "prior"  # the head begins at the class priors, or at random: plain
     expected_positives: float | None = None  # per image, where the user knows it
@@ -89,18 +99,42 @@ class Config:
         for name, allowed in WORDS.items():
             if getattr(self, name) not in allowed:
                 yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
+        yield from self.look.problems()
+        if self.head_only and self.linear_start:
+            yield "head_only never trains the backbone: there is nothing for linear_start to start"
+        if self.head_only and self.mix != "none":
+            yield "head_only looks at each image by itself: it cannot mix them"
+
+    @property
+    def look(self) -> Look:
+        """How images are looked at."""
+        return Look(
+            size=self.image_size,
+            resize=self.resize,
+            augment=self.augment,
+            normalise=self.normalise or "imagenet",
+            decode=self.decode,
+        )
+
+    @property
+    def trained(self) -> str | None:
+        """The backbone of what is trained: with head_only, a linear layer on features."""
+        return "linear" if self.head_only else self.backbone
 
     def complete(self, table: LabelTable) -> "Config":
         """The same with every None that depends on the kind of data filled in."""
-        on_features = table.features is not None
-        backbone = self.backbone or ("linear" if on_features else "resnet50")
+        on_features = table.features is not None or self.head_only
+        backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
+        linear = self.head_only or backbone == "linear"
         return replace(
             self,
             backbone=backbone,
+            normalise=self.normalise
+            or (None if table.features is not None else models.normalisation(backbone)),
             batch_size=self.batch_size
             or usual_batch_size(len(table), *((32, 1024) if on_features else (8, 64))),
-            learning_rate=self.learning_rate or (1e-2 if backbone == "linear" else 1e-3),
-            warmup=(0.0 if backbone == "linear" else 0.05) if self.warmup is None else self.warmup,
+            learning_rate=self.learning_rate or (1e-2 if linear else 1e-3),
+            warmup=(0.0 if linear else 0.05) if self.warmup is None else self.warmup,
         )
 
 

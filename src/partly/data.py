@@ -2,11 +2,15 @@
 
 What enters: a label table (its paths or features) and chunks of row numbers. What leaves: for each
 chunk its rows and its inputs, on the device. The random choices of an image come from
-(seed, epoch, row), so the batches are the same with 0 or 8 workers.
+(seed, epoch, image id), so the batches are the same with 0 or 8 workers.
+
+Workers decode (or only read, where the GPU decodes) and crop; what is cheap for a whole batch at
+once, to flip, to cut out and to normalise, happens on the device.
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,12 +18,23 @@ from PIL import Image
 from torch import Tensor
 
 from partly import draws, images, tars
-from partly.errors import DataError, first_few, raise_if
+from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import LabelTable
 from partly.texts import Texts
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_DEVIATION = (0.229, 0.224, 0.225)
+NORMALISATIONS = {
+    "imagenet": (IMAGENET_MEAN, IMAGENET_DEVIATION),
+    "half": ((0.5,) * 3, (0.5,) * 3),
+    "none": ((0.0,) * 3, (1.0,) * 3),
+}
+RESIZES = ("stretch", "crop")
+STEPS = ("crop", "flip", "randaugment", "cutout")  # of an augmentation
+RECIPES = {"none": (), "paper": ("flip",), "strong": STEPS}
+DECODERS = ("cpu", "gpu")
+CROP_AREA = (0.5, 1.0)  # a smaller part of a picture loses the small things that are labelled
+CUTOUT = 0.5  # side of the square that is cut out, in sides of the picture
 
 Chunks = Sequence[np.ndarray]
 
@@ -30,6 +45,65 @@ class Inputs(Protocol):
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(rows [B], inputs) of each chunk; `epoch` draws the augmentation, None is without."""
         ...
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a model looks at a picture; the defaults are the paper's.
+
+    resize: "stretch" to size × size, or "crop": the shorter side to size, then the middle.
+    augment: "paper" (flipped with probability ½), "strong" (a random part, flipped, RandAugment, a
+    square cut out), "none", or steps of one's own such as "crop,flip".
+    normalise: a name of `NORMALISATIONS`, or means and deviations: "0.5,0.5,0.5/0.5,0.5,0.5".
+    decode: "gpu" sends JPEG bytes to the GPU and decodes them there.
+    """
+
+    size: int = 448
+    resize: str = "stretch"
+    augment: str = "paper"
+    normalise: str = "imagenet"
+    decode: str = "cpu"
+
+    def problems(self) -> Iterator[str]:
+        """Everything that is wrong with these choices."""
+        for name, allowed in (("resize", RESIZES), ("decode", DECODERS)):
+            if getattr(self, name) not in allowed:
+                yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
+        unknown = [step for step in self.steps if step not in STEPS]
+        if unknown:
+            yield (
+                f"augment is one of {', '.join(RECIPES)}, or of {', '.join(STEPS)} with commas "
+                f"between, not '{self.augment}'"
+            )
+        try:
+            self.statistics()
+        except ConfigError as error:
+            yield from error.problems
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The steps of the augmentation."""
+        if self.augment in RECIPES:
+            return RECIPES[self.augment]
+        return tuple(step.strip() for step in self.augment.split(","))
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and deviation of each colour, of pixels in [0, 1]."""
+        if self.normalise in NORMALISATIONS:
+            return NORMALISATIONS[self.normalise]
+        try:
+            mean, deviation = (
+                tuple(float(number) for number in part.split(","))
+                for part in self.normalise.split("/")
+            )
+            if len(mean) == len(deviation) == 3 and min(deviation) > 0:
+                return mean, deviation
+        except ValueError:
+            pass
+        raise ConfigError(
+            f"normalise is one of {', '.join(NORMALISATIONS)}, or three means and three deviations "
+            f"such as 0.5,0.5,0.5/0.5,0.5,0.5, not '{self.normalise}'"
+        )
 
 
 def split_into_chunks(rows: np.ndarray, size: int) -> Chunks:
@@ -50,69 +124,242 @@ class FeatureInputs:
 
 
 class ImageInputs:
-    """Image files: stretched to size × size, flipped with probability ½, ImageNet statistics."""
+    """Image files, or spans of tars, as a `Look` says."""
 
     def __init__(
         self,
         paths: Texts,
         device: torch.device,
+        look: Look = Look(),  # noqa: B008  # it is frozen
         *,
-        size: int = 448,
+        keys: np.ndarray | None = None,
         seed: int = 0,
         workers: int = 0,
     ) -> None:
-        self.paths, self.device = paths, device
-        self.size, self.seed, self.workers = size, seed, workers
-        self.mean = torch.tensor(IMAGENET_MEAN, device=device).view(3, 1, 1)
-        self.deviation = torch.tensor(IMAGENET_DEVIATION, device=device).view(3, 1, 1)
+        """keys: [N] numbers of the images that draws follow; from their paths if None."""
+        self.paths, self.device, self.look = Texts.of(paths), device, look
+        self.keys = self.paths.keys() if keys is None else keys
+        self.seed, self.workers = seed, workers
+        self.explanation = _why_not_on_gpu(device) if look.decode == "gpu" else None
+        self.on_gpu = look.decode == "gpu" and self.explanation is None
+        mean, deviation = look.statistics()
+        self.mean = torch.tensor(mean, device=device).view(3, 1, 1)
+        self.deviation = torch.tensor(deviation, device=device).view(3, 1, 1)
 
     def __len__(self) -> int:
         return len(self.paths)
 
-    def __getitem__(self, row: int) -> np.ndarray | DataError:
-        """The picture as uint8 [size, size, 3], or what is wrong with it.
-
-        An error raised in a worker process would arrive wrapped in its traceback.
-        """
-        try:
-            picture = images.load(self.paths[int(row)], self.size)
-        except images.ImageProblem as problem:
-            return DataError(f"cannot read image {self.paths[int(row)]}: {problem}")
-        if picture.size != (self.size, self.size):
-            picture = picture.resize((self.size, self.size), Image.Resampling.BILINEAR)
-        return np.asarray(picture)
-
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        kind = _Encoded if self.on_gpu else _Pictures
+        pictures = kind(self.paths, self.keys, self.look, self.seed, epoch)
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
-            self,  # type: ignore[arg-type]  # it has __len__ and __getitem__
+            pictures,  # type: ignore[arg-type]  # it has __len__ and __getitem__
             batch_sampler=[chunk.tolist() for chunk in chunks],
-            collate_fn=_stack,
+            collate_fn=pictures.stack,
             num_workers=self.workers,
             generator=torch.Generator(),  # or each epoch would take a draw from the model's own
             multiprocessing_context="fork" if self.workers else None,
-            pin_memory=self.device.type == "cuda",
+            prefetch_factor=4 if self.workers else None,
+            pin_memory=self.device.type == "cuda" and not self.on_gpu,
         )
-        for chunk, pictures in zip(chunks, loader, strict=True):
-            if isinstance(pictures, DataError):
-                raise pictures
+        for chunk, batch in zip(chunks, loader, strict=True):
+            if isinstance(batch, DataError):
+                raise batch
             rows = torch.from_numpy(chunk).to(self.device, non_blocking=True)
-            yield rows, self._normalise(pictures.to(self.device, non_blocking=True), rows, epoch)
+            if self.on_gpu:
+                batch = decode_on_gpu(batch, self.look, self.device)
+            yield rows, self._finish(batch.to(self.device, non_blocking=True), chunk, epoch)
 
-    def _normalise(self, pictures: Tensor, rows: Tensor, epoch: int | None) -> Tensor:
-        inputs = pictures.permute(0, 3, 1, 2).float().div_(255)
-        inputs = (inputs - self.mean) / self.deviation
+    def _finish(self, pictures: Tensor, chunk: np.ndarray, epoch: int | None) -> Tensor:
+        """uint8 [B, S, S, 3] -> normalised [B, 3, S, S], flipped and cut where it is drawn."""
+        inputs = pictures.permute(0, 3, 1, 2).float().div_(255).sub_(self.mean).div_(self.deviation)
         if epoch is None:
             return inputs
-        draw = draws.uniform(self.seed, draws.FLIP, epoch, rows, torch.zeros_like(rows[:1]))
-        return torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+        keys = torch.from_numpy(self.keys[chunk]).to(self.device)
+        if "flip" in self.look.steps:
+            draw = draws.uniform(self.seed, draws.FLIP, epoch, keys, keys.new_zeros(1))
+            inputs = torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
+        if "cutout" in self.look.steps:
+            columns = torch.arange(2, device=self.device)
+            centre = draws.uniform(self.seed, draws.CUTOUT, epoch, keys[:, None], columns)
+            inputs = cut_out(inputs, centre)
+        return inputs
 
 
-def _stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
-    """A batch of uint8 pictures, or everything that is wrong with its files."""
-    wrong = [picture for picture in pictures if isinstance(picture, DataError)]
-    if wrong:
-        return DataError([problem for error in wrong for problem in error.problems])
-    return torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
+class _Pictures:
+    """What a worker does where the CPU decodes: the picture as uint8 [size, size, 3]."""
+
+    def __init__(
+        self, paths: Texts, keys: np.ndarray, look: Look, seed: int, epoch: int | None
+    ) -> None:
+        self.paths, self.keys, self.look = paths, keys, look
+        self.seed, self.epoch = seed, epoch
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, row: int) -> Any:
+        """The picture, or what is wrong with it: an error raised here would come as a traceback."""
+        try:
+            return self.make(row)
+        except images.ImageProblem as problem:
+            return DataError(f"cannot read image {self.paths[row]}: {problem}")
+
+    def make(self, row: int) -> np.ndarray:
+        steps = () if self.epoch is None else self.look.steps
+        size = self.look.size
+        zoom = 1.5 if "crop" in steps or self.look.resize == "crop" else 1
+        picture = images.load(self.paths[row], int(size * zoom))
+        if not {"crop", "randaugment"} & {*steps}:
+            return np.asarray(_resized(picture, self.look))
+        with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's own generator
+            torch.manual_seed(self.seed_of(row))
+            box = random_part(picture.size) if "crop" in steps else None
+            picture = _resized(picture, self.look, box)
+            return np.asarray(_randaugment(picture) if "randaugment" in steps else picture)
+
+    def seed_of(self, row: int) -> int:
+        """What this image draws from in this epoch."""
+        return draws.seed_of(self.seed, draws.AUGMENT, self.epoch or 0, self.keys[row])
+
+    @staticmethod
+    def stack(pictures: list[np.ndarray | DataError]) -> Tensor | DataError:
+        """A batch of uint8 pictures, or everything that is wrong with its files."""
+        return _problems(pictures) or torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
+
+
+class _Encoded(_Pictures):
+    """What a worker does where the GPU decodes: (bytes or pixels, box of a random part)."""
+
+    def make(self, row: int) -> Any:
+        content = images.read(self.paths[row])
+        plain = images.is_plain_jpeg(content)
+        pixels = np.frombuffer(content, np.uint8) if plain else np.asarray(images.decode(content))
+        augmented = self.epoch is not None and {"crop", "randaugment"} & {*self.look.steps}
+        return torch.from_numpy(pixels.copy()), self.seed_of(row) if augmented else None
+
+    @staticmethod
+    def stack(pictures: list[Any]) -> Any:
+        return _problems(pictures) or pictures
+
+
+def _problems(items: list[Any]) -> DataError | None:
+    wrong = [item for item in items if isinstance(item, DataError)]
+    return DataError([problem for error in wrong for problem in error.problems]) if wrong else None
+
+
+def _resized(picture: Image.Image, look: Look, box: Any = None) -> Image.Image:
+    """The picture, or the part of it in `box` (left, top, right, bottom), at its final size."""
+    size = (look.size, look.size)
+    if box is None and look.resize == "crop":
+        box = middle(picture.size)
+    if picture.size == size and box is None:
+        return picture
+    return picture.resize(size, Image.Resampling.BILINEAR, box=box)
+
+
+def middle(size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """The largest square in the middle."""
+    side = min(size)
+    left, top = (size[0] - side) // 2, (size[1] - side) // 2
+    return left, top, left + side, top + side
+
+
+def random_part(size: tuple[int, int]) -> tuple[int, int, int, int]:
+    """A random part of a picture, as torchvision's RandomResizedCrop draws it."""
+    from torchvision.transforms import RandomResizedCrop
+
+    blank = torch.empty(1, size[1], size[0], device="meta")
+    top, left, height, width = RandomResizedCrop.get_params(blank, [*CROP_AREA], [3 / 4, 4 / 3])
+    return left, top, left + width, top + height
+
+
+def _randaugment(picture: Any) -> Any:
+    from torchvision.transforms import RandAugment
+
+    return RandAugment()(picture)
+
+
+def cut_out(inputs: Tensor, centre: Tensor) -> Tensor:
+    """A square of each picture becomes the mean colour. centre [B, 2] in [0, 1)."""
+    height, width = inputs.shape[-2:]
+    rows = torch.arange(height, device=inputs.device) / height
+    columns = torch.arange(width, device=inputs.device) / width
+    inside_rows = (rows - centre[:, :1]).abs() < CUTOUT / 2
+    inside_columns = (columns - centre[:, 1:]).abs() < CUTOUT / 2
+    inside = inside_rows[:, None, :, None] & inside_columns[:, None, None, :]
+    return inputs.masked_fill(inside, 0)
+
+
+# --- decoding on the GPU -------------------------------------------------------------------------
+
+
+def _why_not_on_gpu(device: torch.device) -> str | None:
+    """None where the GPU can decode JPEG; otherwise the one line that says why the CPU does."""
+    if device.type != "cuda":
+        return f"JPEG is decoded by the CPU: the model runs on {device}, not on a GPU"
+    try:
+        from torchvision.io import decode_jpeg
+
+        decode_jpeg(torch.frombuffer(bytearray(_tiny_jpeg()), dtype=torch.uint8), device=device)
+    except Exception as error:
+        return f"JPEG is decoded by the CPU: the GPU refuses ({str(error).splitlines()[0]})"
+    return None
+
+
+def _tiny_jpeg() -> bytes:
+    import io
+
+    stream = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(stream, "JPEG")
+    return stream.getvalue()
+
+
+def decode_on_gpu(items: list[tuple[Tensor, int | None]], look: Look, device: Any) -> Tensor:
+    """JPEG bytes [n] or pixels [H, W, 3] -> pictures uint8 [B, S, S, 3], on the GPU."""
+    from torchvision.io import ImageReadMode, decode_jpeg
+
+    encoded = [place for place, (item, _) in enumerate(items) if item.ndim == 1]
+    pixels: dict[int, Tensor] = {
+        place: item.to(device, non_blocking=True).permute(2, 0, 1)
+        for place, (item, _) in enumerate(items)
+        if item.ndim == 3
+    }
+    try:
+        decoded = decode_jpeg(
+            [items[place][0] for place in encoded], mode=ImageReadMode.RGB, device=device
+        )
+    except RuntimeError:  # one that the GPU cannot read: the CPU reads them all, or says what it is
+        decoded = [
+            torch.from_numpy(np.array(images.decode(items[place][0].numpy().tobytes())))
+            .to(device)
+            .permute(2, 0, 1)
+            for place in encoded
+        ]
+    pixels.update(zip(encoded, decoded, strict=True))
+    pictures = [
+        _resized_on_gpu(pixels[place], look, items[place][1]) for place in range(len(items))
+    ]
+    return torch.stack(pictures).permute(0, 2, 3, 1)
+
+
+def _resized_on_gpu(pixels: Tensor, look: Look, seed: int | None) -> Tensor:
+    """uint8 [3, H, W] -> [3, S, S]; with a seed, augmented as it says."""
+    from torchvision.transforms.functional import resize
+
+    size = (pixels.shape[2], pixels.shape[1])
+    if seed is None:
+        box = middle(size) if look.resize == "crop" else (0, 0, *size)
+        left, top, right, bottom = box
+        return resize(pixels[:, top:bottom, left:right], [look.size] * 2, antialias=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        left, top, right, bottom = random_part(size) if "crop" in look.steps else (0, 0, *size)
+        picture = resize(pixels[:, top:bottom, left:right], [look.size] * 2, antialias=True)
+        return _randaugment(picture) if "randaugment" in look.steps else picture
+
+
+# --- opening -------------------------------------------------------------------------------------
 
 
 def missing_images(paths: Texts) -> Iterator[str]:
@@ -123,7 +370,12 @@ def missing_images(paths: Texts) -> Iterator[str]:
 
 
 def open_inputs(
-    table: LabelTable, device: torch.device, *, size: int = 448, seed: int = 0, workers: int = 0
+    table: LabelTable,
+    device: torch.device,
+    look: Look = Look(),  # noqa: B008  # it is frozen
+    *,
+    seed: int = 0,
+    workers: int = 0,
 ) -> Inputs:
     """The inputs of a table: its features where it has them, its images otherwise."""
     if table.features is not None:
@@ -131,4 +383,5 @@ def open_inputs(
     if table.paths is None:
         raise DataError("the table has neither image paths nor features")
     raise_if(missing_images(table.paths), DataError)
-    return ImageInputs(table.paths, device, size=size, seed=seed, workers=workers)
+    keys = table.ids.keys()
+    return ImageInputs(table.paths, device, look, keys=keys, seed=seed, workers=workers)

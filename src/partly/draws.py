@@ -18,7 +18,7 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
 
 # One number a purpose, so that two uses of the same seed and row never share their draws.
-HIDE, ORDER, PICK, FLIP, HOLD_OUT, START = range(1, 7)
+HIDE, ORDER, PICK, FLIP, HOLD_OUT, START, AUGMENT, CUTOUT, MIX = range(1, 10)
 
 
 def _shift_right(bits: Integers, shift: int) -> Integers:
@@ -52,6 +52,11 @@ def uniform(seed: int, purpose: int, epoch: int, rows: Integers, columns: Intege
     [0.9004, 0.9465]
     """
     return _shift_right(bits(seed, purpose, epoch, rows, columns), 39) * 2.0**-24
+
+
+def seed_of(seed: int, purpose: int, epoch: int, key: int) -> int:
+    """A seed for the generator of a library, for what one image draws in one epoch."""
+    return int(bits(seed, purpose, epoch, np.array([key], np.int64), np.zeros(1, np.int64))[0])
 
 
 def order(seed: int, epoch: int, count: int) -> np.ndarray:

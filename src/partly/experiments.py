@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from statistics import mean, stdev
@@ -32,8 +32,8 @@ from partly.config import Config
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
-from partly.readers import read
-from partly.training import train
+from partly.source import Source
+from partly.training import look_once, train
 
 Results = dict[str, Any]
 Say = Callable[[str], None]
@@ -72,7 +72,7 @@ class Study:
 
 
 def compare(
-    data: str | Path,
+    data: str | Path | Source,
     out: str | Path,
     *,
     methods: Sequence[str] | None = None,
@@ -99,7 +99,7 @@ def compare(
 
 
 def ablate(
-    data: str | Path,
+    data: str | Path | Source,
     out: str | Path,
     *,
     method: str = "paper",
@@ -128,11 +128,10 @@ def ablate(
 
 def run_study(
     study: Study,
-    data: str | Path,
+    data: str | Path | Source,
     out: str | Path,
     *,
     config: Config | None = None,
-    convention: str = "partly",
     jobs: int | None = None,
     command: str = "",
     say: Say = print,
@@ -146,7 +145,8 @@ def run_study(
         raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
-    table = read_study(str(data), convention)
+    source = check_images(Source.of(data), say)
+    table = read_study(source, config, say)
     complete = config.complete(_part(table, "train"))
     folder = Path(out) / "runs"
     budget = _fingerprint(table, config)
@@ -157,7 +157,7 @@ def run_study(
         say("the training labels are not full: each setting hides some of what is known of them")
     say(f"{len(done)} trainings, {len(done) - len(left)} of them already there")
     began = time.monotonic()
-    finished = _in_parallel(left, partial(run_trial, str(data), convention, config), config, jobs)
+    finished = _in_parallel(left, partial(run_trial, source, config), config, jobs)
     for number, (trial, record) in enumerate(finished, start=1):
         done[trial] = record
         checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budget})
@@ -171,7 +171,8 @@ def run_study(
     results = {
         "title": study.title,
         "whole": study.whole,
-        "data": Path(data).name,
+        "data": source.name,
+        "left_out": list(source.leave_out),
         "command": command,
         "label_hash": table.content_hash,
         "full_labels": is_full(_part(table, "train")),
@@ -235,26 +236,42 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def read_study(data: str, convention: str = "partly") -> LabelTable:
-    """The data set, read once a process unless the file changes."""
-    if not Path(data).exists():
-        raise DataError(f"no data at {data}")
-    return _read_study(data, convention, Path(data).stat().st_mtime_ns)
+def check_images(source: Source, say: Say) -> Source:
+    """The same data less its bad images, which need not be looked for again."""
+    _, bad = source.open(say)
+    return replace(source, verify="off", leave_out=(*source.leave_out, *bad))
 
 
-@cache
-def _read_study(data: str, convention: str, changed: int) -> LabelTable:
-    table = read(data, convention=convention)
+_studies: dict[str, LabelTable] = {}
+
+
+def read_study(source: Source, config: Config, say: Say = lambda line: None) -> LabelTable:
+    """The data set, read once a process unless the file changes; features where those are used."""
+    if not Path(source.path).exists():
+        raise DataError(f"no data at {source.path}")
+    eye = (config.backbone, config.weights, config.look) if config.head_only else None
+    key = repr((source, Path(source.path).stat().st_mtime_ns, eye))
+    if key not in _studies:
+        _studies[key] = _read_study(source, config, say)
+    return _studies[key]
+
+
+def _read_study(source: Source, config: Config, say: Say) -> LabelTable:
+    table = source.read()
     raise_if(
         (
-            f"a comparison needs a {part} part, and {data} has none"
+            f"a comparison needs a {part} part, and {source.path} has none"
             for part in ("train", "test")
             if table.part(part) is None
         ),
         DataError,
     )
     if not (_part(table, "test").values == POSITIVE).any():
-        raise DataError(f"the test part of {data} has no positive label: nothing can be scored")
+        raise DataError(
+            f"the test part of {source.path} has no positive label: nothing can be scored"
+        )
+    if config.head_only and table.features is None:
+        table = look_once(table, config.complete(table), say)[1]
     return table
 
 
@@ -264,14 +281,14 @@ def _part(table: LabelTable, split: str) -> LabelTable:
     return part
 
 
-def run_trial(data: str, convention: str, config: Config, trial: Trial) -> dict[str, Any]:
+def run_trial(source: Source, config: Config, trial: Trial) -> dict[str, Any]:
     """Hide, train, evaluate on the test part; the record of one run.
 
     Hidden labels are drawn from the trial's seed, as are the weights and the order of images. The
     methods that need the expected number of positives are told the training set's, as published,
     where its labels are full.
     """
-    table = read_study(data, convention)
+    table = read_study(source, config)
     full, test = _part(table, "train"), _part(table, "test")
     known = hide(full, trial.setting, seed=trial.seed)
     expected = config.expected_positives

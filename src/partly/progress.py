@@ -34,7 +34,7 @@ class Progress:
         if self.bar:
             self.bar.stop()
 
-    def step(self, loss: Any) -> None:
+    def step(self, loss: Any = None) -> None:
         """One step done; `loss` is a tensor that is only read when it is shown, twice a second."""
         if not self.bar:
             return
@@ -44,7 +44,8 @@ class Progress:
         if now - self._shown > 0.5:
             self._shown = now
             rate = f"{self._steps / (now - self._began):.1f} steps/s"
-            self.bar.update(self.task, loss=f"loss {float(loss):.4f}", rate=rate)
+            shown = "" if loss is None else f"loss {float(loss):.4f}"
+            self.bar.update(self.task, loss=shown, rate=rate)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """One epoch done: a line of what was measured."""

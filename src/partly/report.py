@@ -79,7 +79,7 @@ def run_report(folder: Path) -> Path:
     history = runs.read_lines(folder / runs.METRICS)
     audit = [line for line in runs.read_lines(folder / runs.AUDIT) if line["hidden_entries"]]
     kept = _kept_epoch(history)
-    page = _render(
+    page = render(
         "run.html",
         title=folder.resolve().name,
         config=config,
@@ -108,7 +108,7 @@ def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image
         drawn = (draw(results, setting, places) for setting in results["settings"])
         return [plot for plot in drawn if plot is not None]
 
-    page = _render(
+    page = render(
         "comparison.html",
         title=results["title"],
         results=results,
@@ -119,7 +119,7 @@ def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image
         score_plots=plots(_score_plot),
         frequency_plots=plots(_frequency_plot) if results.get("train_positives") else [],
         details=_details(results, [row["name"] for row in rows]),
-        pictures=[_data_address(picture) for picture in pictures],
+        pictures=[data_address(picture) for picture in pictures],
         options=_options(results["config"], without=("method", "seed")),
         versions=_options(results["versions"]),
     )
@@ -130,7 +130,8 @@ def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image
 # --- the page ------------------------------------------------------------------------------------
 
 
-def _render(template: str, **content: Any) -> str:
+def render(template: str, **content: Any) -> str:
+    """A page of `templates/`, filled in; what stands in `content` can never become markup."""
     templates = PackageLoader("partly")
     page = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
     page.trim_blocks = page.lstrip_blocks = True
@@ -167,15 +168,15 @@ def _in_words(value: Any) -> str:
     return "not set" if value is None else str(value)
 
 
-def _data_address(picture: "Image") -> str:
-    """An address that is the whole picture."""
+def data_address(picture: "Image", size: int = PICTURE_SIZE) -> str:
+    """An address that is the whole picture, at most `size` pixels long."""
     small, file = picture.convert("RGB"), io.BytesIO()
-    small.thumbnail((PICTURE_SIZE, PICTURE_SIZE))
+    small.thumbnail((size, size))
     small.save(file, format="JPEG", quality=88)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def _plot(
+def plot(
     title: str, description: str, paint: "Callable[[Axes], object]", height: float = 2.7
 ) -> Markup:
     """What `paint` draws, under a title, with a text for those who cannot see it."""
@@ -266,7 +267,7 @@ def _curves(
         axes.set_xlabel("epoch")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return _plot(title, text, paint)
+    return plot(title, text, paint)
 
 
 def _label_plot(counts: Record | None, result: Record) -> Markup | None:
@@ -292,7 +293,7 @@ def _label_plot(counts: Record | None, result: Record) -> Markup | None:
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.set(xlabel="known positives in training", ylabel="AP", ylim=(0, 102))
 
-    return _plot("AP of each label by its known positives", text, paint)
+    return plot("AP of each label by its known positives", text, paint)
 
 
 def _label_rows(config: Record, result: Record, thresholds: Record) -> list[dict[str, Any]]:
@@ -348,7 +349,7 @@ def _cells(results: Results, setting: str) -> dict[str, Record]:
     return {cell["method"]: cell for cell in sorted(cells, key=lambda cell: cell["mean"])}
 
 
-def _rows_plot(title: str, text: str, names: Sequence[str], paint: Callable[..., None]) -> Markup:
+def rows_plot(title: str, text: str, names: Sequence[str], paint: Callable[..., None]) -> Markup:
     """A plot with a row a method; `paint` gets the axes and, row by row, its height and name."""
 
     def paint_rows(axes: "Axes") -> None:
@@ -359,7 +360,7 @@ def _rows_plot(title: str, text: str, names: Sequence[str], paint: Callable[...,
         axes.grid(axis="y", visible=False)
         axes.locator_params(axis="x", nbins=7)
 
-    return _plot(title, text, paint_rows, height=0.9 + 0.2 * len(names))
+    return plot(title, text, paint_rows, height=0.9 + 0.2 * len(names))
 
 
 def _score_plot(results: Results, setting: str, places: Places) -> Markup | None:
@@ -384,7 +385,7 @@ def _score_plot(results: Results, setting: str, places: Places) -> Markup | None
         axes.errorbar(middle, height, xerr=deviation, fmt=shape, color=colour, ms=5.5)
         axes.set_xlim(low - margin, high + margin)  # the same in every setting
 
-    return _rows_plot(label(setting), f"mAP in {label(setting)}: {text}.", list(cells), paint)
+    return rows_plot(label(setting), f"mAP in {label(setting)}: {text}.", list(cells), paint)
 
 
 def _frequency_plot(results: Results, setting: str, places: Places) -> Markup | None:
@@ -410,7 +411,7 @@ def _frequency_plot(results: Results, setting: str, places: Places) -> Markup | 
             axes.figure.legend(loc="outside lower center", ncols=3)
 
     title = f"{label(setting)}: mAP relative to {best}"
-    return _rows_plot(title, f"{title}: {'; '.join(parts)}.", names, paint)
+    return rows_plot(title, f"{title}: {'; '.join(parts)}.", names, paint)
 
 
 def _details(results: Results, methods: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -5,11 +5,14 @@ metrics.jsonl      one line an epoch
 audit.jsonl        one line an epoch: how good the pseudo-labels are, per label (studies only)
 checkpoint.pt      everything needed to go on after a crash
 model.safetensors  the weights of the chosen epoch
+eye.safetensors    the frozen backbone in front of it, where only the head was trained
 thresholds.json    one decision threshold a label
+skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part
 report.html        the same as a page
 """
 
+import csv
 import json
 import platform
 from collections.abc import Mapping
@@ -22,13 +25,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import __version__, checkpoint, methods, models
-from partly.data import open_inputs, split_into_chunks
+from partly import __version__, checkpoint, features, methods, models
+from partly.data import Look, open_inputs, split_into_chunks
 from partly.errors import ConfigError, DataError, RunError
 from partly.labels import LabelTable
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
-CHECKPOINT, WEIGHTS = "checkpoint.pt", "model.safetensors"
+CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
+SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
@@ -71,7 +75,25 @@ def keep_lines(path: Path, epochs: int) -> None:
         checkpoint.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
-def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
+def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
+    """The ids of images that were left out, and what is wrong with each."""
+
+    def write(place: Path) -> None:
+        with place.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([("id", "problem"), *skipped.items()])
+
+    checkpoint.write_atomically(folder / SKIPPED, write)
+
+
+def read_skipped(folder: Path) -> dict[str, str]:
+    """The images that a run left out."""
+    if not (folder / SKIPPED).is_file():
+        return {}
+    with (folder / SKIPPED).open(encoding="utf-8", newline="") as file:
+        return dict(list(csv.reader(file))[1:])
+
+
+def write_weights(folder: Path, weights: Mapping[str, Tensor], name: str = WEIGHTS) -> None:
     """The weights of the chosen epoch, whole or not at all."""
     from safetensors.torch import save
 
@@ -80,24 +102,28 @@ def write_weights(folder: Path, weights: Mapping[str, Tensor]) -> None:
     def write(place: Path) -> None:
         place.write_bytes(save(tensors))
 
-    checkpoint.write_atomically(folder / WEIGHTS, write)
+    checkpoint.write_atomically(folder / name, write)
 
 
-def read_weights(folder: Path) -> dict[str, Tensor] | None:
+def read_weights(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor] | None:
     """The weights of the chosen epoch; None before there are any."""
     from safetensors.torch import load_file
 
-    if not (folder / WEIGHTS).is_file():
+    if not (folder / name).is_file():
         return None
     try:
-        return load_file(folder / WEIGHTS)
+        return load_file(folder / name)
     except Exception as error:
-        raise RunError(f"cannot read {folder / WEIGHTS}: {error}") from None
+        raise RunError(f"cannot read {folder / name}: {error}") from None
 
 
 @dataclass
 class Predictor:
-    """A trained model with what is needed to use it."""
+    """A trained model with what is needed to use it.
+
+    eye: the frozen backbone that turns images into the model's features, where only the head was
+    trained.
+    """
 
     model: torch.nn.Module
     method: methods.Method
@@ -105,18 +131,20 @@ class Predictor:
     config: dict[str, Any]
     device: torch.device
     thresholds: np.ndarray | None = None
+    eye: torch.nn.Module | None = None
 
     def logits(self, table: LabelTable) -> np.ndarray:
         """Logits [N, L] of a table's images or features."""
+        look, workers = look_of(self.config), self.config["workers"]
+        if self.eye is not None and table.features is None and table.paths is not None:
+            table = features.with_features(table, self.eye, look, self.device, workers=workers)
         wanted = self.config.get("features")
         given = None if table.features is None else table.features.shape[1]
         if wanted != given:
             raise DataError(
                 f"the model looks at {_looks_at(wanted)}, but the data has {_looks_at(given)}"
             )
-        inputs = open_inputs(
-            table, self.device, size=self.config["image_size"], workers=self.config["workers"]
-        )
+        inputs = open_inputs(table, self.device, look, workers=workers)
         chunks = split_into_chunks(np.arange(len(table)), max(self.config["batch_size"], 256))
         self.model.eval()
         with torch.inference_mode():
@@ -135,7 +163,8 @@ class Predictor:
         """A pickle holds names and weights, so that it opens elsewhere, with or without a GPU."""
         weights = {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
         device = "cpu" if self.device.type == "cpu" else "auto"
-        return restore, (self.config, weights, self.thresholds, device)
+        eye = None if self.eye is None else {k: v.cpu() for k, v in self.eye.state_dict().items()}
+        return restore, (self.config, weights, self.thresholds, device, eye)
 
 
 def _looks_at(features: int | None) -> str:
@@ -147,13 +176,26 @@ def restore(
     weights: Mapping[str, Tensor],
     thresholds: np.ndarray | None,
     device: str = "auto",
+    eye_weights: Mapping[str, Tensor] | None = None,
 ) -> Predictor:
     """A trained model from what describes it."""
     chosen = choose_device(device)
-    model = models.build(config["backbone"], len(config["labels"]), config["features"])
+    trained = "linear" if config.get("head_only") else config["backbone"]
+    model = models.build(trained, len(config["labels"]), config["features"])
     model.load_state_dict(weights)
+    eye = None
+    if eye_weights is not None:
+        eye = models.build(config["backbone"], 1).backbone.to(chosen)
+        eye.load_state_dict(eye_weights)
     method, names = methods.get(config["method"]), tuple(config["labels"])
-    return Predictor(model.to(chosen), method, names, config, chosen, thresholds)
+    return Predictor(model.to(chosen), method, names, config, chosen, thresholds, eye)
+
+
+def look_of(config: Mapping[str, Any]) -> Look:
+    """How the images of a run are looked at."""
+    named = {name: config.get(name) for name in ("resize", "augment", "normalise", "decode")}
+    given = {name: value for name, value in named.items() if value is not None}
+    return Look(size=config["image_size"], **given)
 
 
 def load(folder: str | Path, device: str = "auto") -> Predictor:
@@ -170,6 +212,6 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
         if (folder / THRESHOLDS).is_file():
             stored = checkpoint.read_json(folder / THRESHOLDS)
             thresholds = np.array([stored[name] for name in config["labels"]])
-        return restore(config, weights, thresholds, device)
+        return restore(config, weights, thresholds, device, read_weights(folder, EYE))
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"the run in {folder} is damaged: {error!r}") from None

@@ -36,6 +36,8 @@ class Texts:
 
         if isinstance(texts, Texts):
             return texts
+        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+            texts = arrow.array(texts, arrow.large_string())
         if not isinstance(texts, arrow.Array | arrow.ChunkedArray):
             array = np.asarray(texts)
             texts = arrow.array(array.astype(str).tolist() if array.size else [], arrow.string())
@@ -74,11 +76,20 @@ class Texts:
         if isinstance(row, int | np.integer):
             place = range(len(self))[row]
             return self.data[self.offsets[place] : self.offsets[place + 1]].tobytes().decode()
+        if isinstance(row, slice) and row.indices(len(self))[2] == 1:
+            first, end, _ = row.indices(len(self))
+            starts = self.offsets[first : max(first, end) + 1]
+            return Texts(self.data[starts[0] : starts[-1]], starts - starts[0])
         return Texts.of(self.arrow().take(np.arange(len(self))[row]))
 
     def __iter__(self) -> Iterator[str]:
-        for first in range(0, len(self), 65536):  # a block at a time: few objects at once
-            yield from self[first : first + 65536].tolist()
+        for block in self.blocks():  # few objects at once
+            yield from block.tolist()
+
+    def blocks(self, size: int = 65536) -> Iterator["Texts"]:
+        """The same texts, at most `size` at a time."""
+        for first in range(0, len(self), size):
+            yield self[first : first + size]
 
     def __eq__(self, other: Any) -> Any:
         return np.asarray(self) == np.asarray(other)
@@ -101,27 +112,33 @@ class Texts:
 
     def keys(self) -> np.ndarray:
         """int64 [N]: a number that depends on the text alone, for draws that follow an image."""
+        if not len(self):
+            return np.zeros(0, dtype=np.int64)
+        return np.concatenate([block._keys() for block in self.blocks()])
+
+    def _keys(self) -> np.ndarray:
+        """`keys` of a block: a weighted sum of the bytes of each text."""
         lengths = np.diff(self.offsets)
-        keys = np.zeros(len(self), dtype=np.int64)
-        for first in range(0, len(self), 65536):
-            block = slice(first, first + 65536)
-            starts = self.offsets[first : first + len(lengths[block])]
-            data = self.data[starts[0] : starts[-1] + lengths[block][-1]].astype(np.int64)
-            places = np.arange(len(data)) - np.repeat(starts - starts[0], lengths[block])
-            with np.errstate(over="ignore"):
-                parts = (data + 1) * _POWERS[places % len(_POWERS)] * (places + 1)
-            filled = lengths[block] > 0
-            keys[block][filled] = np.add.reduceat(parts, (starts - starts[0])[filled])
+        data = self.data.astype(np.int64) + 1
+        places = np.arange(lengths.max())
+        weights = _POWERS[places % len(_POWERS)] * (places + 1)
+        if lengths.min() == lengths.max():  # ids often are: no need to look up each byte's place
+            return data.reshape(len(self), -1) @ weights
+        parts = data * weights[np.arange(len(data)) - np.repeat(self.offsets[:-1], lengths)]
+        keys, filled = np.zeros(len(self), dtype=np.int64), lengths > 0
+        keys[filled] = np.add.reduceat(parts, self.offsets[:-1][filled])
         return keys
 
     def repeated(self) -> "Texts":
         """The texts that occur more than once, each of them once."""
         from pyarrow import compute
 
-        column = self.arrow()
-        if compute.count_distinct(column).as_py() == len(self):
+        keys = self.keys()
+        in_order = np.sort(keys)  # equal texts have equal keys, and numbers take little memory
+        again = in_order[1:][in_order[1:] == in_order[:-1]]
+        if not len(again):
             return self[:0]
-        counts = column.value_counts()
+        counts = self[np.isin(keys, again)].arrow().value_counts()
         return Texts.of(counts.field(0).filter(compute.greater(counts.field(1), 1)))
 
     def joined(self, before: str, after: str = "") -> "Texts":

@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -21,7 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, draws, methods, metrics, models, propensity, pseudo, runs
+from partly import (
+    checkpoint,
+    draws,
+    features,
+    methods,
+    metrics,
+    mixing,
+    models,
+    propensity,
+    pseudo,
+    runs,
+)
 from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
 from partly.errors import ConfigError, RunError, raise_if
@@ -31,6 +42,7 @@ from partly.schedules import learning_rate_factor
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
+LINEAR_EPOCHS = 6  # of a linear start
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
 
@@ -56,6 +68,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     notes: Mapping[str, Any] | None = None,
+    skipped: Mapping[str, str] | None = None,
 ) -> runs.Predictor:
     """Train on `table` and return the model of the chosen epoch.
 
@@ -64,12 +77,18 @@ def train(
     share of 0 keeps the last epoch.
     truth: the labels a study has hidden, for an audit of the pseudo-labels; never trained on.
     notes: what else `config.json` shall say, such as where the data came from.
+    skipped: images that were left out, by id, with what is wrong with them.
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
     config = config.complete(table)
     folder = None if out is None else Path(out)
-    record = describe(table, config) | dict(notes or {})
+    inputs_hash, eye = table.inputs_hash, None
+    if config.head_only and table.features is None:
+        with Progress(1, quiet=quiet) as progress:
+            eye, table = look_once(table, config, progress.say)
+            validation = validation and look_once(validation, config, progress.say)[1]
+    record = describe(table, config) | {"inputs_hash": inputs_hash} | dict(notes or {})
     record["validation_hash"] = None if validation is None else validation.content_hash
     if folder is not None and resume and (folder / runs.CONFIG).exists():
         check_same(folder, record)
@@ -78,7 +97,10 @@ def train(
 
     if validation is None and config.hold_out > 0:
         table, validation, truth = hold_out(table, truth, config)
-    state = start(table, config)
+    state = start(
+        table, config, fresh=not (resume and folder and (folder / runs.CHECKPOINT).exists())
+    )
+    state.eye = eye
     judge = open_judge(validation, state)
     if folder is not None:
         checkpoint.make_folder(folder)
@@ -87,6 +109,8 @@ def train(
             state.best_weights = runs.read_weights(folder)
         for lines in (runs.METRICS, runs.AUDIT):
             runs.keep_lines(folder / lines, state.epoch - 1)
+        if skipped:
+            runs.write_skipped(folder, skipped)
         checkpoint.write_json(folder / runs.CONFIG, record)
     save = partial(save_checkpoint, folder, state)
 
@@ -130,6 +154,8 @@ class State:
     inputs: Inputs
     device: torch.device
     steps_per_epoch: int
+    origin: str = ""  # where the backbone's weights come from
+    eye: nn.Module | None = None  # the frozen backbone in front, where only the head is trained
     epoch: int = 1  # the epoch that runs or comes next
     step: int = 0  # steps taken in all
     loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -206,9 +232,14 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     """Forward, loss, backward, update; returns the loss without waiting for it."""
     labels = torch.from_numpy(state.training.table.dense(rows.cpu().numpy())).to(state.device)
     set_learning_rates(state)
+    if state.config.mix == "none":
+        batches = [(1.0, methods.Batch(rows, labels, state.epoch))]
+    else:
+        inputs, batches = mix_batch(state, rows, inputs, labels)
     with precision(state):
-        logits = state.model(inputs)
-    loss = state.step_loss(logits.float(), methods.Batch(rows, labels, state.epoch))
+        logits = state.model(inputs).float()
+    losses = (weight * state.step_loss(logits, batch) for weight, batch in batches)
+    loss = sum(losses, start=logits.new_zeros(()))
     for optimiser in state.optimisers:
         optimiser.zero_grad(set_to_none=True)
     loss.backward()
@@ -221,6 +252,19 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     if state.average is not None:
         move_average(state.average, state.model, state.config.ema, state.step)
     return loss.detach()
+
+
+def mix_batch(state: State, rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
+    """Mixed inputs, and the batches with their weights that the loss is the sum over."""
+    config = state.config
+    mixture, targets = mixing.mix(
+        config.mix, labels, seed=config.seed, epoch=state.epoch, rows=rows
+    )
+    batches = [
+        (weight, methods.Batch(rows, mixed, state.epoch, mixture, labels))
+        for weight, mixed in targets
+    ]
+    return mixture.inputs(inputs), batches
 
 
 def set_learning_rates(state: State) -> None:
@@ -254,9 +298,43 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 # --- before and after ----------------------------------------------------------------------------
 
 
-def start(table: LabelTable, config: Config) -> State:
-    """Model, optimisers, inputs and the method's step, all from the seed."""
+def look_once(
+    table: LabelTable, config: Config, say: Callable[[str], None]
+) -> tuple[nn.Module, LabelTable]:
+    """The frozen backbone, and the table with what it sees in each image."""
     assert config.backbone is not None
+    device = runs.choose_device(config.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        model = models.build(config.backbone, 1)
+    origin = models.load_pretrained(model, config.backbone, config.weights)
+    say(f"features of {config.backbone} from {origin}, {config.image_size} px")
+    look, workers = config.look, config.workers
+    return model.backbone, features.with_features(
+        table, model.backbone, look, device, workers=workers, say=say
+    )
+
+
+def start_linearly(state: State, table: LabelTable) -> None:
+    """Give the head what a linear layer learns on the frozen backbone's features."""
+    config = state.config
+    backbone = copy.deepcopy(state.model.backbone)
+    seen = features.with_features(
+        table, backbone, config.look, state.device, workers=config.workers
+    )
+    plan = replace(config, head_only=True, linear_start=False, mix="none", hold_out=0.0)
+    plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, epochs=LINEAR_EPOCHS)
+    linear = train(seen, plan, quiet=True).model
+    assert isinstance(linear, models.Classifier)
+    models.take_head(state.model, linear)
+
+
+def start(table: LabelTable, config: Config, fresh: bool = True) -> State:
+    """Model, optimisers, inputs and the method's step, all from the seed.
+
+    fresh: False where a checkpoint follows, and what it holds need not be made.
+    """
+    assert config.trained is not None
     assert config.batch_size is not None
     device = runs.choose_device(config.device)
     torch.manual_seed(config.seed)
@@ -265,20 +343,26 @@ def start(table: LabelTable, config: Config) -> State:
     method = methods.get(config.method)
     method.rehearse(training, config.options)
     step_loss = method.start(training, config.options)
-    features = None if table.features is None else table.features.shape[1]
-    model = models.build(config.backbone, len(table.names), features)
-    if config.weights is not None:
-        models.load_weights(model, config.weights)
+    if config.mix != "none" and training.estimates is not None:
+        raise ConfigError(
+            f"{config.method} learns the labels of each image, which a mixed image has none of: "
+            "use another method or mix none"
+        )
+    width = None if table.features is None else table.features.shape[1]
+    model = models.build(config.trained, len(table.names), width)
+    origin = "random weights"
+    if width is None and fresh:
+        origin = models.load_pretrained(model, config.trained, config.weights)
     models.prepare(
         model,
         features=table.features if config.standardise else None,
         priors=facts.priors if config.start == "prior" else None,
     )
     model = model.to(device)
-    inputs = open_inputs(
-        table, device, size=config.image_size, seed=config.seed, workers=config.workers
-    )
-    return State(
+    if device.type == "cuda" and width is None:
+        model = model.to(memory_format=torch.channels_last)
+    inputs = open_inputs(table, device, config.look, seed=config.seed, workers=config.workers)
+    state = State(
         config=config,
         training=training,
         step_loss=step_loss,
@@ -289,7 +373,13 @@ def start(table: LabelTable, config: Config) -> State:
         device=device,
         steps_per_epoch=len(split_into_chunks(np.arange(len(table)), config.batch_size)),
         loss_sum=torch.zeros((), device=device),
+        origin=origin,
     )
+    if config.linear_start and width is None and fresh:
+        start_linearly(state, table)
+        if state.average is not None:
+            state.average.load_state_dict(state.model.state_dict())
+    return state
 
 
 def introduce(state: State, judged: bool) -> Iterator[str]:
@@ -298,10 +388,15 @@ def introduce(state: State, judged: bool) -> Iterator[str]:
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
     yield state.training.propensity.source
     if table.features is None:
-        weights = f"weights of {config.weights}" if config.weights else "random weights"
-        yield f"{config.backbone} from {weights}, {config.image_size} px, on {state.device}"
-        if config.backbone == "resnet50" and not config.weights and not state.on_gpu:
-            yield "that is slow: name a smaller --backbone (small) and --image-size, or --weights"
+        yield f"{config.backbone} from {state.origin}, {config.image_size} px, on {state.device}"
+        if state.origin.startswith("random") and config.backbone == "resnet50":
+            yield (
+                "from random weights it needs far more images and epochs: name --weights, or a "
+                "smaller --backbone (small), or tf_efficientnet_lite0 with partly[weights]"
+            )
+        explanation = getattr(state.inputs, "explanation", None)
+        if explanation:
+            yield explanation
     if not judged:
         yield "no images to choose an epoch by: the last one is kept"
 
@@ -424,6 +519,8 @@ def finish(
         result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
+        if state.eye is not None:
+            runs.write_weights(folder, state.eye.state_dict(), runs.EYE)
         checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
         if result.thresholds is not None:
             chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
@@ -434,7 +531,7 @@ def finish(
 def predictor(state: State, record: dict[str, Any]) -> runs.Predictor:
     """The weights under training, ready for use."""
     names = state.training.table.names
-    return runs.Predictor(state.judged, state.method, names, record, state.device)
+    return runs.Predictor(state.judged, state.method, names, record, state.device, eye=state.eye)
 
 
 def describe(table: LabelTable, config: Config) -> dict[str, Any]:
@@ -454,7 +551,7 @@ def describe(table: LabelTable, config: Config) -> dict[str, Any]:
 
 
 # What may change between a run and its continuation without changing its result.
-FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps")
+FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps", "decode")
 HASHES = {
     "label_hash": "the labels to train on",
     "inputs_hash": "the images or features",

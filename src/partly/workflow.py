@@ -5,44 +5,44 @@ can be called from Python as it is.
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, methods, metrics, runs
+from partly import checkpoint, methods, metrics, runs, tars
 from partly.config import Config
-from partly.data import missing_images
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
-from partly.labels import LabelTable, check_trainable
-from partly.readers import arrays, manifest, read
+from partly.images import SUFFIXES
+from partly.labels import LabelTable
+from partly.readers import FORMATS, arrays, manifest
 from partly.report import run_report
+from partly.source import Source
 from partly.training import train
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 
 Say = Callable[[str], None]
 
 
 def train_run(
-    data: str | Path,
+    data: str | Path | Source,
     out: str | Path,
     config: Config,
     *,
     setting: str | None = None,
-    convention: str = "partly",
     resume: bool = False,
     quiet: bool = False,
     say: Say = print,
 ) -> dict[str, Any] | None:
     """Read, hide if asked to, train, evaluate on the test part if there is one, report."""
     raise_if(config.problems(), ConfigError)
-    table = read(data, convention=convention)
+    source = _resumed(Source.of(data), Path(out)) if resume else Source.of(data)
+    table, bad = source.open(say)
     full = table.part("train")
     if full is None:
-        raise DataError(f"{data} has no images to train on: none is marked 'train'")
+        raise DataError(f"{source.path} has no images to train on: none is marked 'train'")
     hidden = None if setting is None else Setting.parse(setting)
     known = full if hidden is None else hide(full, str(hidden), seed=config.seed)
     if hidden is not None and methods.get(config.method).reference:
@@ -57,7 +57,8 @@ def train_run(
         truth=None if hidden is None else full,
         resume=resume,
         quiet=quiet,
-        notes={"data": Path(data).name, "setting": None if hidden is None else str(hidden)},
+        notes={"data": source.name, "setting": None if hidden is None else str(hidden)},
+        skipped=bad,
     )
     test = table.part("test")
     evaluation = None
@@ -67,6 +68,13 @@ def train_run(
         say(summary(evaluation))
     say(f"report: {run_report(Path(out))}")
     return evaluation
+
+
+def _resumed(source: Source, out: Path) -> Source:
+    """A run that goes on has looked at its images; those it left out stay out."""
+    if not (out / runs.CONFIG).is_file():
+        return source
+    return replace(source, verify="off", leave_out=tuple(runs.read_skipped(out)))
 
 
 def stored_config(out: str | Path) -> dict[str, Any] | None:
@@ -96,19 +104,22 @@ def _evaluate(
 
 def evaluate_run(
     run: str | Path,
-    data: str | Path,
+    data: str | Path | Source,
     *,
     part: str | None = None,
-    convention: str = "partly",
     device: str = "auto",
+    say: Say = print,
 ) -> dict[str, Any]:
     """Every metric of a run's model on a data set: its test part, or all of it without parts."""
-    table = read(data, convention=convention)
+    source = Source.of(data)
+    predictor = runs.load(run, device)
+    table = source.read()
     wanted = part or ("test" if table.splits is not None else "train")
     chosen = table.part(wanted)
     if chosen is None:
-        raise DataError(f"{data} has no part '{wanted}'")
-    return _evaluate(runs.load(run, device), chosen)
+        raise DataError(f"{source.path} has no part '{wanted}'")
+    chosen, bad = source.usable(chosen, say)
+    return _evaluate(predictor, chosen) | ({"left_out": bad} if bad else {})
 
 
 def summary(evaluation: dict[str, Any]) -> str:
@@ -125,11 +136,18 @@ def summary(evaluation: dict[str, Any]) -> str:
 
 
 def predict_run(
-    run: str | Path, images: str | Path, out: str | Path, *, device: str = "auto"
+    run: str | Path,
+    images: str | Path | Source,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    say: Say = print,
 ) -> int:
     """Write a CSV of probabilities: a line an image, a column a label. Returns the lines."""
     predictor = runs.load(run, device)
-    table = _to_predict(Path(images), predictor.names)
+    source = Source.of(images)
+    raise_if(source.problems(), ConfigError)
+    table, _ = source.usable(_to_predict(source, predictor.names), say)
     probabilities = predictor.probabilities(table)
 
     def write(place: Path) -> None:
@@ -144,24 +162,33 @@ def predict_run(
     return len(table)
 
 
-def _to_predict(path: Path, names: tuple[str, ...]) -> LabelTable:
-    """Every image of a data set, labelled or not, of a folder, or one image."""
+def _to_predict(source: Source, names: tuple[str, ...]) -> LabelTable:
+    """Every image of a data set, labelled or not, of a folder or tar, or one image."""
+    path = Path(source.path)
     if not path.exists():
         raise DataError(f"no data at {path}")
-    if path.is_dir() and not (path / "manifest.csv").is_file():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-        if not found:
-            raise DataError(f"no images in {path} (looked for {', '.join(IMAGE_SUFFIXES)})")
-        return _unlabelled(found, path, names)
-    if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file():
+    if path.suffix.lower() in SUFFIXES and path.is_file():
         return _unlabelled([path], path.parent, names)
-    if path.suffix.lower() == ".npz":
+    format = source.format or next((n for n, r in FORMATS.items() if r.recognises(path)), None)
+    if format == "npz":
         ids, features = arrays.read_features(path)
         return LabelTable.without_labels(names, ids=ids, features=features)
-    if not manifest.recognises(path):
-        raise DataError(f"{path} is no image, no folder, no manifest and no .npz")
-    ids, paths = manifest.read_paths(path)
-    return LabelTable.without_labels(names, ids=ids, paths=paths)
+    if format == "manifest":
+        images, paths = manifest.read_paths(path)
+        return LabelTable.without_labels(names, ids=images, paths=paths)
+    if format is not None:
+        table = source.read()
+        return LabelTable.without_labels(names, ids=table.ids, paths=table.paths)
+    if path.suffix.lower() == ".tar":
+        members, starts, sizes = tars.index(path)
+        chosen = [row for row, name in enumerate(members) if name.lower().endswith(SUFFIXES)]
+        if chosen:
+            spans = tars.span_paths(path, starts[chosen], sizes[chosen])
+            return LabelTable.without_labels(names, ids=members[chosen], paths=spans)
+    found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    if not found:
+        raise DataError(f"no images in {path} (looked for {', '.join(SUFFIXES)})")
+    return _unlabelled(found, path, names)
 
 
 def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelTable:
@@ -172,34 +199,44 @@ def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelT
     )
 
 
-def check_data(data: str | Path, convention: str = "partly") -> Iterator[str]:
-    """What is in a data set: a line a part, a line a label; an error with all that is wrong."""
-    table = read(data, convention=convention)
-    yield f"{table!r}, hash {table.content_hash[:12]}"
-    for split in ("train", "validation", "test"):
-        part = table.part(split)
-        if part is not None:
-            yield f"{split}: {describe(part)}"
-    counts = table.counts_by_label()
-    width = max(len(name) for name in table.names)
-    yield f"{'label':<{width}}  positive  negative   unknown"
-    for row in np.argsort(-counts.positive, kind="stable"):
-        numbers = "".join(f"{column[row]:>10,}" for column in counts)
-        yield f"{table.names[row]:<{width}}{numbers}"
-    raise_if(_data_problems(table), DataError)
+def check_run(
+    data: str | Path | Source, out: str | Path | None = None, say: Say = print
+) -> dict[str, Any]:
+    """Look at a data set before anyone trains on it; with `out`, write a page into that folder.
+
+    Returns everything that was found; its "problems" are what must be mended.
+    """
+    from partly import check_page, checking
+
+    source = Source.of(data)
+    table = source.read()
+    findings = {"data": source.name} | checking.check(table, verify=source.verify)
+    for line in checking.summary_lines(findings):
+        say(line)
+    if out is not None:
+        checkpoint.make_folder(Path(out))
+        say(f"page: {check_page.write(findings, table, Path(out) / 'check.html')}")
+    return findings
 
 
-def _data_problems(table: LabelTable) -> Iterator[str]:
-    train_part = table.part("train")
-    if train_part is None:
-        yield "no image is marked 'train'"
-    else:
-        try:
-            check_trainable(train_part)
-        except DataError as error:
-            yield from error.problems
-    if table.paths is not None:
-        yield from missing_images(table.paths)
+def pack_run(
+    data: str | Path | Source,
+    out: str | Path,
+    *,
+    size: int | None = 512,
+    quality: int = 90,
+    workers: int | None = None,
+    say: Say = print,
+) -> dict[str, Any]:
+    """Turn a data set into tar files and a Parquet table, its images resized once."""
+    from partly.packing import pack
+
+    source = Source.of(data)
+    table = source.read()
+    how = source.on_bad_image
+    return pack(
+        table, Path(out), size=size, quality=quality, workers=workers, on_bad_image=how, say=say
+    )
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:

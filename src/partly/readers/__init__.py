@@ -12,13 +12,48 @@ from typing import Any
 
 from partly.errors import ConfigError, DataError, LabelError
 from partly.labels import LabelTable
-from partly.readers import arrays, manifest
+from partly.readers import (
+    arrays,
+    chexpert,
+    coco,
+    cub,
+    food172,
+    huggingface,
+    lists,
+    lvis,
+    manifest,
+    npy,
+    nuswide,
+    openimages,
+    packed,
+    vaw,
+    vg200,
+    vispr,
+    voc,
+    webdataset,
+)
 
 LARGE = 2**26  # bytes; a larger table is moved into memory-mapped files
 
 # In the order in which they are tried: what can be told with certainty comes first.
 FORMATS: dict[str, ModuleType] = {
     "npz": arrays,
+    "packed": packed,
+    "huggingface": huggingface,
+    "coco": coco,
+    "lvis": lvis,
+    "voc": voc,
+    "vaw": vaw,
+    "cub": cub,
+    "nuswide": nuswide,
+    "openimages": openimages,
+    "chexpert": chexpert,
+    "vispr": vispr,
+    "vg200": vg200,
+    "food172": food172,
+    "webdataset": webdataset,
+    "npy": npy,
+    "lists": lists,
     "manifest": manifest,
 }
 
@@ -70,3 +105,25 @@ def options_of(name: str) -> dict[str, Any]:
     """The options of a format with their defaults."""
     parameters = list(inspect.signature(FORMATS[name].read).parameters.values())[1:]
     return {parameter.name: parameter.default for parameter in parameters}
+
+
+def describe(name: str) -> str:
+    """All about a format."""
+    if name not in FORMATS:
+        raise ConfigError(f"unknown format '{name}'; choose one of {', '.join(FORMATS)}")
+    return (FORMATS[name].__doc__ or "").strip()
+
+
+def to_markdown() -> str:
+    """The page docs/formats.md: every format as its reader describes it."""
+    lines = [
+        "# Formats",
+        "",
+        "What `partly.read` and every command understand, written by `partly formats --markdown`.",
+        "The layout is recognised; `--format` forces one, `--read name=value` sets an option.",
+    ]
+    for name in FORMATS:
+        options = ", ".join(f"`{key}={value}`" for key, value in options_of(name).items())
+        lines += ["", f"## {name}", "", describe(name)]
+        lines += ["", f"Options: {options}"] if options else []
+    return "\n".join(lines) + "\n"

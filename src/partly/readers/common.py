@@ -2,9 +2,13 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from csv import Error as csv_error
 from csv import reader as text_reader
 from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,8 @@ import numpy as np
 
 from partly import tars
 from partly.errors import ConfigError, DataError, first_few
-from partly.texts import Texts
+from partly.labels import LabelTable
+from partly.texts import Texts, TextsLike, concatenated
 
 # How data sets call their parts.
 SPLIT_WORDS = {
@@ -36,12 +41,21 @@ def counted(count: int, what: str, plural: str | None = None) -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
-def read_json(file: Path) -> Any:
-    """The content of a JSON file."""
+def read_json(file: Path, without: Sequence[str] = ()) -> Any:
+    """The content of a JSON file.
+
+    without: keys whose lists of numbers, such as outlines, become 0 before anything is parsed: most
+    of the bytes of a large file, and several times as much memory.
+    """
     try:
-        with file.open("rb") as stream:
-            return json.load(stream)
-    except (OSError, UnicodeDecodeError, ValueError) as error:
+        content = file.read_bytes()
+        if without:
+            keys = "|".join(map(re.escape, without)).encode()
+            numbers = rb'"(' + keys + rb')"\s*:\s*\[[\[\]\d\s.,eE+-]*\]'
+            with suppress(ValueError):  # a broken file is parsed again, to say where it is broken
+                return json.loads(re.sub(numbers, rb'"\1":0', content))
+        return json.loads(content)
+    except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
 
 
@@ -54,6 +68,24 @@ def read_lines(file: Path) -> Iterator[tuple[int, str]]:
                     yield number, line.strip()
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
+
+
+def read_texts(file: Path) -> Texts:
+    """The lines of a file that are not blank, without what surrounds them: many and fast."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot read {file}: {error}") from None
+    column = compute.utf8_trim_whitespace(arrow.array(lines, arrow.large_string()))
+    return Texts.of(column.filter(compute.not_equal(column, "")))
+
+
+def line_number(file: Path, place: int) -> int:
+    """The number of the line that `read_texts` gives at this place: blank ones are counted."""
+    return next(islice(read_lines(file), place, None))[0]
 
 
 def read_columns(file: Path, wanted: Sequence[str] | None = None) -> dict[str, Any]:
@@ -93,47 +125,193 @@ def read_columns(file: Path, wanted: Sequence[str] | None = None) -> dict[str, A
     return {name.strip(): table[name] for name in table.column_names}
 
 
+def has_columns(file: Path, names: Iterable[str]) -> bool:
+    """Is this a CSV whose header has all these columns? Cheap, and False for what is no text."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            header = next(text_reader(stream), [])
+    except (OSError, UnicodeDecodeError, csv_error):
+        return False
+    return set(names) <= {name.strip() for name in header}
+
+
 def find(folder: Path, *candidates: str) -> Path | None:
     """The first of these names that lies in the folder, or in its only subfolder."""
-    inside = [folder]
-    if folder.is_dir():
-        subfolders = [entry for entry in folder.iterdir() if entry.is_dir()]
-        inside += subfolders if len(subfolders) == 1 else []
-    for place in inside:
-        for name in candidates:
-            if (place / name).exists():
-                return place / name
-    return None
+    for name in candidates:
+        if (folder / name).exists():
+            return folder / name
+    if not folder.is_dir():
+        return None
+    with os.scandir(folder) as entries:
+        subfolders = list(islice((entry.path for entry in entries if entry.is_dir()), 2))
+    if len(subfolders) != 1:
+        return None
+    inside = (Path(subfolders[0]) / name for name in candidates)
+    return next((path for path in inside if path.exists()), None)
+
+
+def chosen_folder(images: str | Path) -> Path:
+    """The folder of images that the user names; `photos.tar` stands for `photos`."""
+    folder = Path(images)
+    folder = folder.with_suffix("") if folder.suffix == ".tar" else folder
+    if not folder.is_dir() and not _tars_of(folder):
+        raise ConfigError(f"images={images}: there is no such folder, and no such .tar")
+    return folder
+
+
+def fully_known(
+    positive: np.ndarray,
+    *,
+    ids: TextsLike,
+    names: Sequence[str],
+    paths: TextsLike | None = None,
+    splits: np.ndarray | None = None,
+    notes: Sequence[str] = (),
+) -> LabelTable:
+    """The table of a data set in which every label of every image is known.
+
+    positive: [N, L], not 0 where the image has the label. Nothing but the table's own arrays is
+    made, which matters for 10⁷ entries and more.
+    """
+    count, labels = positive.shape
+    return LabelTable(
+        ids=Texts.of(ids),
+        names=tuple(names),
+        indptr=np.arange(count + 1, dtype=np.int64) * labels,
+        indices=np.tile(np.arange(labels, dtype=np.int32), count),
+        values=(positive != 0).view(np.int8).ravel(),
+        paths=None if paths is None else Texts.of(paths),
+        splits=splits,
+        notes=tuple(notes),
+    )
+
+
+def label_names(file: str | Path | None, count: int) -> tuple[list[str], list[str]]:
+    """`count` names of labels, one a line of the file, or numbered; and a note if numbered."""
+    if file is None:
+        hint = "names=FILE gives them names, one a line"
+        return [f"label {j}" for j in range(count)], [f"the labels have numbers only: {hint}"]
+    names = [text for _, text in read_lines(Path(file))]
+    if len(names) != count:
+        raise DataError(f"{file} has {len(names)} names for {count} labels")
+    return names, []
+
+
+def image_folder(places: Iterable[Path], *names: str) -> Path:
+    """The first folder (or tar) of one of these names in one of these places; else what the first
+    would be, so that a message about a missing image names it."""
+    folders = [place / name for place in places for name in names]
+    there = (folder for folder in folders if folder.is_dir() or _tars_of(folder))
+    return next(there, folders[0])
+
+
+def _tars_of(folder: Path) -> list[Path]:
+    """`photos.tar` in place of `photos`, or its parts: `photos_0.tar`, `photos_1.tar`, …"""
+    if folder.with_name(folder.name + ".tar").is_file():
+        return [folder.with_name(folder.name + ".tar")]
+    part = re.compile(re.escape(folder.name) + r"[-_.][0-9a-f]{1,6}\.tar")
+    beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+    return sorted(file for file in beside if part.fullmatch(file.name) and file.is_file())
 
 
 def locate(folder: Path, names: Texts) -> Texts:
-    """The paths of images of a folder; of `folder.tar` where that is what there is.
+    """The paths of images of a folder; of `folder.tar`, or its parts, where that is what there is.
 
     No image is opened, and none is looked for: what is missing is found before training.
     """
-    tar = folder.with_name(folder.name + ".tar")
-    if not folder.is_dir() and tar.is_file():
-        return locate_in_tar(tar, names)
-    return names.joined(str(folder) + os.sep)
+    if folder.is_dir():
+        return names.joined(str(folder) + os.sep)
+    instead = _tars_of(folder)
+    compressed = [folder.with_name(folder.name + suffix) for suffix in tars.COMPRESSED]
+    for file in compressed:
+        if not instead and file.is_file():
+            raise DataError(
+                f"there is no folder {folder}, and {file.name} is compressed, so that no image can "
+                "be read from the middle of it: uncompress it, or unpack it"
+            )
+    place = instead[0] if len(instead) == 1 else folder  # what a message on a missing image names
+    absent = names.joined(str(place) + os.sep)
+    return _first_of(absent, [_rows_in_tar(tar, names) for tar in instead])
 
 
 def locate_in_tar(tar: Path, names: Texts) -> Texts:
     """The spans of these members, found by name or by the end of their name."""
-    import pyarrow as arrow
+    return _first_of(names.joined(f"{tar}{os.sep}"), [_rows_in_tar(tar, names)])
+
+
+def _first_of(paths: Texts, found: Sequence[tuple[np.ndarray, Texts]]) -> Texts:
+    """These paths, and in the rows that were found in a tar the spans of it."""
+    for rows, spans in reversed(found):
+        if len(rows):
+            places = np.arange(len(paths))
+            places[rows] = len(paths) + np.arange(len(rows))
+            paths = concatenated([paths, spans])[places]
+    return paths
+
+
+def _rows_in_tar(tar: Path, names: Texts) -> tuple[np.ndarray, Texts]:
+    """Which of these names are in a tar, and their spans of it."""
+    members, starts, sizes = tars.index(tar)
+    places = _places_of(tar, names, members)
+    rows = np.flatnonzero(places >= 0)
+    return rows, tars.span_paths(tar, starts[places[rows]], sizes[places[rows]])
+
+
+def _places_of(tar: Path, names: Texts, members: Texts) -> np.ndarray:
+    """The member of each name, -1 where there is none.
+
+    Folders may stand before a name in the tar, first of all the tar's own, or else the fewest; or
+    the tar may have no folders although the names do.
+    """
+    own = names.joined(tar.name.removesuffix(".tar") + "/")
+    places = np.where((exact := index_in(names, members)) < 0, index_in(own, members), exact)
+    shorter, named = members, np.diff(names.offsets) > 0
+    while (places < 0).any():
+        shorter = _without(shorter, r"^[^/]*/|^[^/]*$")  # the first folder; a bare name is done
+        if not len(shorter.data):
+            break
+        again = index_in(names, shorter)
+        new = np.flatnonzero((places < 0) & (again >= 0) & named)
+        repeated = shorter.repeated()
+        several = new[index_in(names[new], repeated) >= 0] if len(repeated) else new[:0]
+        if len(several):
+            raise DataError(
+                f"{tar} has several files in different folders for one name: "
+                f"{first_few(names[several[:20]].tolist())}"
+            )
+        places[new] = again[new]
+    missing = np.flatnonzero(places < 0)
+    bare = _without(names, r"^.*/")
+    if len(missing) and not len(bare.repeated()):
+        places[missing] = index_in(bare[missing], members)
+    return places
+
+
+def _without(texts: Texts, pattern: str) -> Texts:
+    """The texts without what a pattern matches."""
     from pyarrow import compute
 
-    members, starts, sizes = tars.index(tar)
-    rows = _index_in(names, members)
-    if (rows < 0).any():  # a folder within the tar may stand before each name
-        short = Texts.of(compute.replace_substring_regex(members.arrow(), r"^.*/", ""))
-        wanted = Texts.of(compute.replace_substring_regex(names.arrow(), r"^.*/", ""))
-        rows = np.where(rows < 0, _index_in(wanted, short), rows)
-    paths = tars.span_paths(tar, starts[rows], sizes[rows]).arrow()
-    absent = names.joined(f"{tar}{os.sep}").arrow()
-    return Texts.of(compute.if_else(arrow.array(rows >= 0), paths, absent))
+    return Texts.of(
+        compute.replace_substring_regex(
+            texts.arrow(), pattern=pattern, replacement="", max_replacements=1
+        )
+    )
 
 
-def _index_in(names: Texts, among: Texts) -> np.ndarray:
+def index_of(numbers: np.ndarray, among: np.ndarray) -> np.ndarray:
+    """The place of each whole number among others, -1 where it has none.
+
+    >>> index_of(np.array([7, 5, 9]), among=np.array([5, 7])).tolist()
+    [1, 0, -1]
+    """
+    if not len(among):
+        return np.full(len(numbers), -1)
+    order = np.argsort(among, kind="stable")
+    found = order[np.searchsorted(among[order], numbers).clip(max=len(among) - 1)]
+    return np.where(among[found] == numbers, found, -1)
+
+
+def index_in(names: Texts, among: Texts) -> np.ndarray:
     """The place of each name among others, -1 where it has none."""
     from pyarrow import compute
 

@@ -1,73 +1,86 @@
-"""A CSV or Parquet file with one row an image and one column a label.
+"""A CSV or Parquet file: one row an image and one column a label, or one row a label of an image.
 
-Columns: `path` (or `image`, `file`, `filename`) relative to the file, optional `id` and `split`
-(train, validation, test), and every other column is a label: 1 positive, 0 negative, empty or -1
-unknown (or what the convention says). true and false are understood as 1 and 0.
+Wide: a column `path` (or `image`, `file`, `filename`) relative to the file, optional `id` and
+`split` (train, validation, test), and every other column is a label: 1 positive, 0 negative, empty
+or -1 unknown (or what the convention says). true and false are understood as 1 and 0.
+
+Long: the path column, `label` and `value`, optional `id` and `split`, and no other column. A row
+with an empty label is an image of which nothing is known.
+
+In both forms rows of one image (one id, or one path where there are no ids) are put together; it is
+an error if they contradict each other. A folder may hold the file as manifest.csv or
+manifest.parquet.
 """
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from partly.errors import DataError, LabelError, first_few, raise_if
-from partly.labels import CONVENTIONS, NEGATIVE, POSITIVE, UNKNOWN, LabelTable
-from partly.readers.common import choose, read_columns
+from partly.labels import CONVENTIONS, NEGATIVE, POSITIVE, SPLITS, UNKNOWN, LabelTable
+from partly.readers.columns import Coded, code, contradicted_entries, places_of, read_repetitive
+from partly.readers.common import SPLIT_WORDS, choose, counted
+from partly.texts import Texts
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
+FILES = ("manifest.csv", "manifest.parquet")
+FEW = 5  # of each kind of problem are named
+
+Words = dict[str, int]
+
+
+class Images(NamedTuple):
+    """The images of a manifest: the image of each row of the file [R], then what each of them is.
+
+    firsts: the row that names an image first.
+    """
+
+    of_row: np.ndarray
+    firsts: np.ndarray
+    ids: Texts
+    paths: Texts
+    splits: np.ndarray | None
+
+    def of_table(self) -> dict[str, Any]:
+        """What a label table holds of them."""
+        return {"ids": self.ids, "paths": self.paths, "splits": self.splits}
 
 
 def recognises(path: Path) -> bool:
-    return path.suffix.lower() in (".csv", ".parquet") or (path / "manifest.csv").is_file()
+    if path.is_dir():
+        return any((path / name).is_file() for name in FILES)
+    return path.suffix.lower() in (".csv", ".parquet")
 
 
 def read(path: Path, convention: str = "partly") -> LabelTable:
     """The manifest's label table."""
+    words = _words(convention)
     file, columns, path_column = _open(path)
     names = [name for name in columns if name not in (path_column, "id", "split")]
     if not names:
         raise DataError(f"{file} has no label column beside {path_column}")
-    relative = _texts(columns[path_column])
-    problems = _path_problems(file, relative)
-    if not len(relative):
-        raise DataError(problems)
-    labels = np.full((len(relative), len(names)), UNKNOWN, dtype=np.int8)
-    for column, name in enumerate(names):
-        values, strange = _label_column(columns[name], _words(convention))
-        labels[:, column] = values
-        if strange:
-            row = next(iter(strange))
-            problems.append(
-                f"{_place(file, row)}, column {name}: '{strange[row]}' is not a label "
-                f"(1, 0, or empty for unknown); {len(strange)} cells of this column are not"
-            )
-    try:
-        table = LabelTable.from_dense(
-            labels,
-            ids=_texts(columns["id"]) if "id" in columns else relative,
-            names=names,
-            paths=np.array([str(file.parent / name) for name in relative]),
-            splits=_texts(columns["split"]) if "split" in columns else None,
-        )
-    except LabelError as error:
-        problems += error.problems
-    raise_if(problems, DataError)
-    return table
+    images, problems = _images(file, columns, path_column)
+    form = _read_long if sorted(names) == ["label", "value"] else _read_wide
+    return form(file, {name: columns.pop(name) for name in names}, images, words, problems)
 
 
-def read_paths(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def read_paths(path: Path) -> tuple[Texts, Texts]:
     """(ids, paths) of every image of a manifest, labelled or not."""
     file, columns, path_column = _open(path)
-    relative = _texts(columns[path_column])
-    raise_if(_path_problems(file, relative), DataError)
-    ids = _texts(columns["id"]) if "id" in columns else relative
-    return ids, np.array([str(file.parent / name) for name in relative])
+    images, problems = _images(file, columns, path_column)
+    raise_if(problems, DataError)
+    return images.ids, images.paths
 
 
 def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
     """The file, its columns, and which of them holds the images' paths."""
-    file = path / "manifest.csv" if path.is_dir() else path
-    columns = read_columns(file)
+    file = path
+    if path.is_dir():
+        file = next((path / name for name in FILES if (path / name).is_file()), path / FILES[0])
+    columns = read_repetitive(file)
     for name in PATH_COLUMNS:
         if name in columns:
             return file, columns, name
@@ -77,7 +90,7 @@ def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
     )
 
 
-def _words(convention: str) -> dict[str, int]:
+def _words(convention: str) -> Words:
     """What the text of a cell means."""
     meaning = CONVENTIONS[choose(convention, "convention", tuple(CONVENTIONS))]
     words = {"": UNKNOWN, "true": POSITIVE, "false": NEGATIVE}
@@ -86,31 +99,238 @@ def _words(convention: str) -> dict[str, int]:
     return words | ({"nan": UNKNOWN} if convention == "nan" else {})
 
 
-def _path_problems(file: Path, relative: np.ndarray) -> list[str]:
-    if not len(relative):
-        return [f"{file} has a header but no image"]
-    empty = [_place(file, int(row)) for row in np.flatnonzero(relative == "")[:5]]
-    return [f"no image path in {first_few(empty)}"] if empty else []
+# Images
 
 
-def _place(file: Path, row: int) -> str:
-    """Where a row stands: the line of a CSV (blank lines counted), the row of a Parquet file."""
-    if file.suffix.lower() == ".parquet":
-        return f"{file}, row {row}"
-    lines = file.read_text(encoding="utf-8-sig", errors="replace").splitlines()
-    filled = [number for number, line in enumerate(lines, start=1) if line.strip()]
-    return f"{file}, line {filled[row + 1] if row + 1 < len(filled) else row + 2}"
+def _images(file: Path, columns: dict[str, Any], path_column: str) -> tuple[Images, list[str]]:
+    """The images that the rows are about, and everything that is wrong with them."""
+    paths = code(columns.pop(path_column))
+    if not len(paths.codes):
+        raise DataError(f"{file} has a header but no image")
+    keys = code(columns.pop("id")) if "id" in columns else paths
+    problems = list(_empty_cells(file, paths, "image path"))
+    if keys is not paths:
+        problems += _empty_cells(file, keys, "image id")
+        problems += _differing(file, keys, paths, "path")
+    splits = None
+    if "split" in columns:
+        cells = _understood(code(columns.pop("split")))
+        problems += _strange_splits(file, cells)
+        problems += _differing(file, keys, cells, "split")
+        splits = np.array(cells.texts)[cells.codes[keys.firsts]]
+    own = paths.texts if keys is paths else paths.texts[paths.codes[keys.firsts]]
+    return Images(keys.codes, keys.firsts, keys.texts, _beside(file, own), splits), problems
 
 
-def _texts(column: Any) -> np.ndarray:
-    return np.array(["" if text is None else str(text) for text in column.to_pylist()], dtype=str)
+def _beside(file: Path, relative: Texts) -> Texts:
+    """Paths as the manifest gives them -> paths as they are from here."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    if file.parent == Path():
+        return relative
+    folder = str(file.parent).rstrip("/") + "/"
+    absolute = compute.starts_with(relative.arrow(), "/")
+    if not compute.any(absolute).as_py():
+        return relative.joined(folder)
+    folders = compute.if_else(absolute, "", folder).cast(arrow.large_string())
+    nothing = arrow.scalar("", arrow.large_string())
+    return Texts.of(compute.binary_join_element_wise(folders, relative.arrow(), nothing))
 
 
-def _label_column(column: Any, words: dict[str, int]) -> tuple[np.ndarray, dict[int, str]]:
-    """The labels of a column, and by row the cells that are none."""
-    cells, where = np.unique(np.char.lower(np.char.strip(_texts(column))), return_inverse=True)
-    known = np.array(
-        [cell in words for cell in cells], dtype=bool
-    )  # distinct cells are few: looked up once
-    values = np.array([words.get(cell, UNKNOWN) for cell in cells], dtype=np.int8)[where]
-    return values, {int(row): str(cells[where[row]]) for row in np.flatnonzero(~known[where])}
+def _empty_cells(file: Path, cells: Coded, what: str) -> Iterator[str]:
+    empty = np.flatnonzero(np.diff(cells.texts.offsets) == 0)
+    if len(empty):
+        rows = np.flatnonzero(cells.codes == empty[0])
+        places = ", ".join(places_of(file, rows[:FEW].tolist()).values())
+        yield f"no {what} in {file}, {places}{_more(len(rows))}"
+
+
+def _understood(cells: Coded) -> Coded:
+    """Splits under the names we give them; a word that is none stays as it is."""
+    words = [SPLIT_WORDS.get(word.lower(), word) for word in cells.texts]
+    names = list(dict.fromkeys(words))
+    number = np.array([names.index(word) for word in words], dtype=np.int32)
+    firsts = cells.firsts[[words.index(name) for name in names]]
+    return Coded(number[cells.codes], Texts.of(names), firsts)
+
+
+def _strange_splits(file: Path, cells: Coded) -> Iterator[str]:
+    strange = [number for number, word in enumerate(cells.texts) if word not in SPLITS]
+    if strange:
+        places = places_of(file, cells.firsts[strange[:FEW]].tolist())
+        found = [
+            f"'{cells.texts[number]}' ({places[int(cells.firsts[number])]})"
+            for number in strange[:FEW]
+        ]
+        listed = ", ".join(found) + _more(len(strange))
+        yield f"{file}: a split is one of {', '.join(SPLITS)}, not {listed}"
+
+
+def _differing(file: Path, keys: Coded, cells: Coded, what: str) -> Iterator[str]:
+    """A sentence if an image has one path or split in one row and another in another."""
+    rows = np.flatnonzero(cells.codes != cells.codes[keys.firsts][keys.codes])
+    if not len(rows):
+        return
+    images, where = np.unique(keys.codes[rows], return_index=True)
+    pairs = list(zip(keys.firsts[images[:FEW]].tolist(), rows[where[:FEW]].tolist(), strict=True))
+    places = places_of(file, [row for pair in pairs for row in pair])
+    shown = [
+        f"{keys.texts[keys.codes[one]]} ("
+        + ", ".join(f"{places[row]}: {cells.texts[cells.codes[row]]}" for row in (one, other))
+        + ")"
+        for one, other in pairs
+    ]
+    occur = "occurs" if len(images) == 1 else "occur"
+    yield (
+        f"{file}: {counted(len(images), 'image')} {occur} more than once, each time with another "
+        f"{what}: {', '.join(shown)}{_more(len(images))}"
+    )
+
+
+# Labels
+
+
+def _meanings(file: Path, name: str, cells: Coded, words: Words, problems: list[str]) -> np.ndarray:
+    """The label that each distinct cell of a column stands for."""
+    texts = [text.lower() for text in cells.texts]
+    strange = [number for number, text in enumerate(texts) if text not in words]
+    if strange:
+        count = int(np.isin(cells.codes, strange).sum())
+        row = int(cells.firsts[strange[0]])
+        are = "is not" if count == 1 else "are not"
+        problems.append(
+            f"{file}, {places_of(file, [row])[row]}, column {name}: '{cells.texts[strange[0]]}' is "
+            f"not a label (1, 0, or empty for unknown); {counted(count, 'cell')} of this column "
+            f"{are}"
+        )
+    return np.array([words.get(text, UNKNOWN) for text in texts], dtype=np.int8)
+
+
+def _read_wide(
+    file: Path, columns: dict[str, Any], images: Images, words: Words, problems: list[str]
+) -> LabelTable:
+    """One row an image, one column a label."""
+    names = list(columns)
+    labels = np.empty((len(images.of_row), len(names)), dtype=np.int8)
+    for number, name in enumerate(names):
+        cells = code(columns.pop(name))
+        labels[:, number] = _meanings(file, name, cells, words, problems)[cells.codes]
+    extra, notes = len(labels) - len(images.ids), []
+    contradictions: list[str] = []
+    if extra:
+        labels, contradictions = _merged(file, labels, images, names)
+        notes = [
+            f"{counted(extra, 'row')} of images that an earlier row is about: merged with that row"
+        ]
+    problems += [
+        f"{file}: label name number {number} is empty: a column has no name in the header"
+        for number, name in enumerate(names)
+        if not name
+    ]
+    raise_if(problems + contradictions, DataError if problems else LabelError)
+    return LabelTable.from_dense(labels, names=names, notes=notes, **images.of_table())
+
+
+def _merged(
+    file: Path, labels: np.ndarray, images: Images, names: list[str]
+) -> tuple[np.ndarray, list[str]]:
+    """The labels of each image [N, L] from those of each row, and where rows do not agree."""
+    repeated = np.bincount(images.of_row, minlength=len(images.ids)) > 1
+    rows = np.flatnonzero(repeated[images.of_row])
+    rows = rows[np.argsort(images.of_row[rows], kind="stable")]
+    starts = np.flatnonzero(np.diff(images.of_row[rows], prepend=-1))
+    groups = labels[rows]
+    highest = np.maximum.reduceat(groups, starts, axis=0)  # unknown is below both
+    groups[groups == UNKNOWN] = POSITIVE
+    negative = np.minimum.reduceat(groups, starts, axis=0) == NEGATIVE
+    both = np.argwhere(negative & (highest == POSITIVE))
+    merged = labels[images.firsts]
+    merged[images.of_row[rows[starts]]] = highest
+    ends = np.append(starts[1:], len(rows))
+    pairs = []
+    for group, column in both[:FEW]:
+        own = rows[starts[group] : ends[group]]
+        pair = [int(own[labels[own, column] == value][0]) for value in (POSITIVE, NEGATIVE)]
+        pairs.append((images.ids[int(images.of_row[own[0]])], names[column], *pair))
+    return merged, list(_contradictions(file, pairs, len(both)))
+
+
+def _contradictions(
+    file: Path, pairs: list[tuple[str, str, int, int]], count: int
+) -> Iterator[str]:
+    """A sentence that lists (image, label, a row that says yes, a row that says no)."""
+    if not pairs:
+        return
+    places = places_of(file, [row for *_, yes, no in pairs for row in (yes, no)])
+    shown = [
+        f"image {image}, label {label}: positive in {places[yes]}, negative in {places[no]}"
+        for image, label, yes, no in pairs
+    ]
+    are = "is" if count == 1 else "are"
+    yield (
+        f"{file}: {counted(count, 'label')} {are} given as positive and as negative: "
+        f"{'; '.join(shown)}{_more(count)}; keep one row of each"
+    )
+
+
+def _more(count: int) -> str:
+    return f" and {count - FEW:,} more" if count > FEW else ""
+
+
+def _read_long(
+    file: Path, columns: dict[str, Any], images: Images, words: Words, problems: list[str]
+) -> LabelTable:
+    """One row a label of an image."""
+    cells = code(columns.pop("value"))
+    values = _meanings(file, "value", cells, words, problems)[cells.codes]
+    labels = code(columns.pop("label"))
+    del cells
+    named = np.diff(labels.texts.offsets) > 0
+    column_of = np.where(named, np.cumsum(named, dtype=np.int32) - 1, np.int32(-1))
+    known = values != UNKNOWN
+    if not named.all():
+        nameless = np.flatnonzero(known & (column_of[labels.codes] < 0))
+        if len(nameless):
+            places = ", ".join(places_of(file, nameless[:FEW].tolist()).values())
+            problems.append(f"a value but no label in {file}, {places}{_more(len(nameless))}")
+        if not named.any():
+            problems.append(f"{file} names no label: its column label is empty")
+    raise_if(problems, DataError)
+    names = labels.texts[named].tolist()
+    given = slice(None) if known.all() else np.flatnonzero(known)
+    entries = images.of_row[given], column_of[labels.codes[given]], values[given]
+    del labels, known, values
+    try:
+        table = LabelTable.from_entries(*entries, names=names, **images.of_table())
+    except LabelError:
+        raise_if(_contradicted(file, images, names, given, *entries), LabelError)
+        raise
+    again = len(entries[0]) - table.known
+    if not again:
+        return table
+    note = f"{counted(again, 'row')} with a label that an earlier row gives: merged with that row"
+    return replace(table, notes=(note,), checked=True)
+
+
+def _contradicted(
+    file: Path,
+    images: Images,
+    names: list[str],
+    given: slice | np.ndarray,
+    rows: np.ndarray,
+    columns: np.ndarray,
+    values: np.ndarray,
+) -> Iterator[str]:
+    """Which rows of a long manifest say yes and no to the same."""
+    entries = contradicted_entries(rows, columns, values, len(names))
+    lines = np.arange(len(images.of_row))[given][entries]
+    first: dict[tuple[int, int], dict[int, int]] = {}
+    for entry, line in zip(entries.tolist(), lines.tolist(), strict=True):
+        cell = int(rows[entry]), int(columns[entry])
+        first.setdefault(cell, {}).setdefault(int(values[entry]), line)
+    pairs = [
+        (images.ids[row], names[column], lines_of[POSITIVE], lines_of[NEGATIVE])
+        for (row, column), lines_of in list(first.items())[:FEW]
+    ]
+    return _contradictions(file, pairs, len(first))

@@ -1,0 +1,168 @@
+"""Features: what a frozen backbone sees in each image, computed once.
+
+What enters: a table of images, a backbone with its weights, a `Look`. What leaves: the same table
+with features [N, F] in place of paths, on which a linear layer trains in seconds. Features are kept
+by the content of the image and of the weights, so that they are found again whatever the files are
+called, and an extraction that was interrupted goes on where it stopped.
+"""
+
+import hashlib
+import os
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from partly import checkpoint, images
+from partly.data import ImageInputs, Look, split_into_chunks
+from partly.errors import DataError
+from partly.labels import LabelTable
+from partly.texts import Texts
+
+BLOCK = 2048  # images after which what was computed is kept
+DIGEST = 16  # bytes of an image's hash
+
+
+def cache_folder() -> Path:
+    """Where features are kept: `$XDG_CACHE_HOME/partly`, in general `~/.cache/partly`."""
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "partly" / "features"
+
+
+def with_features(
+    table: LabelTable,
+    backbone: nn.Module,
+    look: Look,
+    device: torch.device,
+    *,
+    workers: int = 0,
+    folder: Path | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> LabelTable:
+    """The table with what the backbone sees in each image; its augmentation is not used."""
+    assert table.paths is not None
+    kept = Kept((folder or cache_folder()) / key_of(backbone, look))
+    digests = content_digests(table.paths)
+    missing = np.flatnonzero(~kept.has(digests))
+    if len(missing):
+        say(f"computing features of {len(missing):,} of {len(table):,} images")
+        _extract(table.paths, missing, digests, backbone, look, device, workers, kept)
+    return replace(table, paths=None, features=kept.get(digests), checked=True)
+
+
+def key_of(backbone: nn.Module, look: Look) -> str:
+    """Changes with whatever changes a feature: the weights, the size, the statistics."""
+    seen = {k: v for k, v in asdict(look).items() if k not in ("augment", "decode")}
+    digest = hashlib.sha256(f"partly features 1 {sorted(seen.items())}".encode())
+    for name, tensor in backbone.state_dict().items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
+    return digest.hexdigest()[:32]
+
+
+def content_digests(paths: Texts) -> np.ndarray:
+    """[N] of 16 bytes: the hash of each image file; an error names all that cannot be read."""
+    digests = np.zeros(len(paths), dtype=f"V{DIGEST}")
+    problems: dict[int, str] = {}
+    for row, path in enumerate(paths):
+        try:
+            content = images.read(path)
+            digests[row] = np.void(hashlib.blake2b(content, digest_size=DIGEST).digest())
+        except images.ImageProblem as problem:
+            problems[row] = str(problem)
+    if problems:
+        raise DataError(list(images.describe_problems(paths, problems)))
+    return digests
+
+
+class Kept:
+    """Features on disk: files of (digests [n], features [n, F]), never changed once written."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        blocks = [_read_block(file) for file in sorted(folder.glob("*.npz"))]
+        found = [block for block in blocks if block is not None]
+        self.digests = np.concatenate([digests for digests, _ in found] or [_NONE])
+        self.features = [features for _, features in found]
+        self.order = np.argsort(_integers(self.digests), kind="stable")
+
+    def has(self, digests: np.ndarray) -> np.ndarray:
+        return self._places(digests) >= 0
+
+    def get(self, digests: np.ndarray) -> np.ndarray:
+        """[N, F] float16; all of them must be there."""
+        places = self._places(digests)
+        assert (places >= 0).all()
+        return np.concatenate(self.features)[places]
+
+    def add(self, digests: np.ndarray, features: np.ndarray) -> None:
+        """Keep a block, whole or not at all."""
+        checkpoint.make_folder(self.folder)
+
+        def write(place: Path) -> None:
+            with place.open("wb") as file:
+                np.savez(file, digests=digests, features=features)
+
+        checkpoint.write_atomically(self.folder / f"{uuid.uuid4().hex}.npz", write)
+        self.digests = np.concatenate([self.digests, digests])
+        self.features.append(features)
+        self.order = np.argsort(_integers(self.digests), kind="stable")
+
+    def _places(self, digests: np.ndarray) -> np.ndarray:
+        if not len(self.digests):
+            return np.full(len(digests), -1)
+        known, wanted = _integers(self.digests)[self.order], _integers(digests)
+        found = np.searchsorted(known, wanted).clip(max=len(known) - 1)
+        return np.where(known[found] == wanted, self.order[found], -1)
+
+
+_NONE = np.zeros(0, dtype=f"V{DIGEST}")
+
+
+def _integers(digests: np.ndarray) -> np.ndarray:
+    """The first eight bytes: among a billion images two share them once in 37 collections."""
+    return digests.view(np.uint64).reshape(-1, DIGEST // 8)[:, 0]
+
+
+def _read_block(file: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    try:
+        with np.load(file, allow_pickle=False) as block:
+            return block["digests"], block["features"]
+    except Exception:  # damaged: it is computed again
+        return None
+
+
+@torch.inference_mode()
+def _extract(
+    paths: Texts,
+    rows: np.ndarray,
+    digests: np.ndarray,
+    backbone: Any,
+    look: Look,
+    device: torch.device,
+    workers: int,
+    kept: Kept,
+) -> None:
+    """Compute the features of these rows and keep them block by block."""
+    from partly.progress import Progress
+
+    _, first = np.unique(_integers(digests[rows]), return_index=True)
+    rows = rows[np.sort(first)]  # the same picture twice is computed once
+    backbone = backbone.to(device, memory_format=torch.channels_last).eval()
+    inputs = ImageInputs(paths, device, look, workers=workers)
+    size = 32 if device.type == "cpu" else 256
+    with Progress(-(-len(rows) // size), 0, quiet=True) as progress:
+        for block in split_into_chunks(rows, BLOCK):
+            chunks = split_into_chunks(block, size)
+            seen = []
+            for _, batch in inputs.batches(chunks):
+                batch = batch.contiguous(memory_format=torch.channels_last)
+                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+                    seen.append(backbone(batch).float().half().cpu().numpy())
+                progress.step(None)
+            kept.add(digests[block], np.concatenate(seen))

@@ -1,0 +1,102 @@
+"""A data set as a user names it -> a table whose images can all be read.
+
+What enters: a path, how to read it, and what to do about bad images. What leaves: a `LabelTable`
+without a single image that cannot be decoded: they are found here, before training starts, and
+either named all at once or left out, counted and listed. None is ever replaced.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partly import images
+from partly.errors import ConfigError, DataError, raise_if
+from partly.labels import LabelTable
+from partly.readers import read
+from partly.texts import Texts
+
+ON_BAD_IMAGE = ("error", "skip")
+
+Say = Callable[[str], None]
+
+
+def _silent(line: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Source:
+    """format and options: see `partly.read`. on_bad_image: error, or skip. verify: full (decode
+    every image), quick (its header and end), off. leave_out: ids of images known to be bad."""
+
+    path: str | Path
+    format: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    on_bad_image: str = "error"
+    verify: str = "full"
+    leave_out: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, data: "str | Path | Source") -> "Source":
+        return data if isinstance(data, Source) else cls(data)
+
+    @property
+    def name(self) -> str:
+        return Path(self.path).name
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with these choices."""
+        choices = (
+            ("on_bad_image", self.on_bad_image, ON_BAD_IMAGE),
+            ("verify", self.verify, images.VERIFY),
+        )
+        return [
+            f"{name} is one of {', '.join(allowed)}, not '{value}'"
+            for name, value, allowed in choices
+            if value not in allowed
+        ]
+
+    def read(self) -> LabelTable:
+        """The table as it is, its images not looked at."""
+        raise_if(self.problems(), ConfigError)
+        table = read(self.path, self.format, **self.options)
+        if not self.leave_out:
+            return table
+        return table.take(np.flatnonzero(~np.isin(np.asarray(table.ids), self.leave_out)))
+
+    def open(self, say: Say = _silent) -> tuple[LabelTable, dict[str, str]]:
+        """The table without its bad images, and what is wrong with each of those, by id."""
+        table = self.read()
+        for note in table.notes:
+            say(note)
+        return self.usable(table, say)
+
+    def usable(self, table: LabelTable, say: Say = _silent) -> tuple[LabelTable, dict[str, str]]:
+        """The part of a table whose images can be read, and what is wrong with the others."""
+        if table.paths is None or self.verify == "off":
+            return table, {}
+        bad = images.find_problems(table.paths, self.verify)
+        if not bad:
+            return table, {}
+        sentences = list(images.describe_problems(table.paths, bad))
+        if self.on_bad_image == "error":
+            hint = "mend them, or leave them out with --on-bad-image skip"
+            raise DataError(
+                [*sentences, f"{_count(len(bad))} of {len(table):,} cannot be used: {hint}"]
+            )
+        if len(bad) == len(table):
+            raise DataError([*sentences, "no image is left"])
+        for sentence in sentences:
+            say(sentence)
+        say(f"{_count(len(bad))} of {len(table):,} left out, here and in the metrics")
+        good = np.ones(len(table), dtype=bool)
+        good[list(bad)] = False
+        named = Texts.of(table.ids)
+        return table.take(np.flatnonzero(good)), {named[row]: what for row, what in bad.items()}
+
+
+def _count(number: int) -> str:
+    return "1 image" if number == 1 else f"{number:,} images"
