@@ -38,6 +38,8 @@ from partly.texts import Texts
 from partly.training import start, take_step
 
 SIZE, LABELS = 448, 80
+LONGEST = 100_000  # images of one measurement
+WARM = 15  # batches that do not count
 RESULTS = Path(__file__).parent / "results" / "loading.json"
 
 
@@ -76,11 +78,17 @@ class PeerDataset(torch.utils.data.Dataset):
             return row, self.transform(image.convert("RGB"))
 
 
+def endless(count: int) -> list[int]:
+    """More images than any measurement takes, so that workers start once."""
+    generator = np.random.default_rng(0)
+    return [int(row) for _ in range(-(-LONGEST // count)) for row in generator.permutation(count)]
+
+
 def peer_batches(
     paths: list[str], batch_size: int, workers: int, device: torch.device
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     loader = torch.utils.data.DataLoader(
-        PeerDataset(paths), batch_size, shuffle=True, num_workers=workers,
+        PeerDataset(paths), batch_size, sampler=endless(len(paths)), num_workers=workers,
         pin_memory=device.type == "cuda",
     )  # fmt: skip
     for rows, inputs in loader:
@@ -93,20 +101,20 @@ def our_batches(
     inputs = ImageInputs(Texts.of(paths), device, Look(SIZE, decode=decode), workers=workers)
     if inputs.explanation:
         raise SystemExit(inputs.explanation)
-    chunks = split_into_chunks(np.random.default_rng(0).permutation(len(paths)), batch_size)
+    chunks = split_into_chunks(np.array(endless(len(paths))), batch_size)
     return inputs.batches(chunks, 1)
 
 
 def rate(batches: Iterable[Any], device: torch.device, limit: float, work: Any = None) -> float:
-    """Images a second, from the third batch on, for `limit` seconds or as long as there are any."""
+    """Images a second, for `limit` seconds after the first batches."""
     count, began = 0, 0.0
     for number, (rows, inputs) in enumerate(batches):
         if work is not None:
             work(rows, inputs)
-        if number == 2:
+        if number == WARM:
             _wait(device)
             count, began = 0, time.perf_counter()
-        elif number > 2:
+        elif number > WARM:
             count += len(rows)
             if time.perf_counter() - began > limit:
                 break

@@ -8,8 +8,11 @@ Workers decode (or only read, where the GPU decodes) and crop; what is cheap for
 once, to flip, to cut out and to normalise, happens on the device.
 """
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, Queue
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +34,7 @@ NORMALISATIONS = {
 }
 RESIZES = ("stretch", "crop")
 STEPS = ("crop", "flip", "randaugment", "cutout")  # of an augmentation
+DRAWN_BY_TORCH = {"crop", "randaugment"}  # torchvision's, from torch's own generator
 RECIPES = {"none": (), "paper": ("flip",), "strong": STEPS}
 DECODERS = ("cpu", "gpu")
 CROP_AREA = (0.5, 1.0)  # a smaller part of a picture loses the small things that are labelled
@@ -43,7 +47,10 @@ class Inputs(Protocol):
     """Where a model's inputs come from."""
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        """(rows [B], inputs) of each chunk; `epoch` draws the augmentation, None is without."""
+        """(rows [B], inputs) of each chunk; `epoch` draws the augmentation, None is without.
+
+        The inputs are on the device. The rows are not: whoever looks them up need not wait for it.
+        """
         ...
 
 
@@ -119,8 +126,8 @@ class FeatureInputs:
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         for chunk in chunks:
-            rows = torch.from_numpy(chunk).to(self.features.device)
-            yield rows, self.features[rows]
+            rows = torch.from_numpy(chunk)
+            yield rows, self.features[rows.to(self.features.device)]
 
 
 class ImageInputs:
@@ -150,6 +157,12 @@ class ImageInputs:
         return len(self.paths)
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        made = self._make(chunks, epoch)
+        # Those two steps borrow torch's generator, which a second thread must not.
+        borrows = self.on_gpu and epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
+        return made if self.device.type == "cpu" or borrows else ahead(made, self.device)
+
+    def _make(self, chunks: Chunks, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         kind = _Encoded if self.on_gpu else _Pictures
         pictures = kind(self.paths, self.keys, self.look, self.seed, epoch)
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
@@ -165,10 +178,10 @@ class ImageInputs:
         for chunk, batch in zip(chunks, loader, strict=True):
             if isinstance(batch, DataError):
                 raise batch
-            rows = torch.from_numpy(chunk).to(self.device, non_blocking=True)
             if self.on_gpu:
                 batch = decode_on_gpu(batch, self.look, self.device)
-            yield rows, self._finish(batch.to(self.device, non_blocking=True), chunk, epoch)
+            inputs = self._finish(batch.to(self.device, non_blocking=True), chunk, epoch)
+            yield torch.from_numpy(chunk), inputs
 
     def _finish(self, pictures: Tensor, chunk: np.ndarray, epoch: int | None) -> Tensor:
         """uint8 [B, S, S, 3] -> normalised [B, 3, S, S], flipped and cut where it is drawn."""
@@ -210,7 +223,7 @@ class _Pictures:
         size = self.look.size
         zoom = 1.5 if "crop" in steps or self.look.resize == "crop" else 1
         picture = images.load(self.paths[row], int(size * zoom))
-        if not {"crop", "randaugment"} & {*steps}:
+        if not DRAWN_BY_TORCH & {*steps}:
             return np.asarray(_resized(picture, self.look))
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's own generator
             torch.manual_seed(self.seed_of(row))
@@ -235,7 +248,7 @@ class _Encoded(_Pictures):
         content = images.read(self.paths[row])
         plain = images.is_plain_jpeg(content)
         pixels = np.frombuffer(content, np.uint8) if plain else np.asarray(images.decode(content))
-        augmented = self.epoch is not None and {"crop", "randaugment"} & {*self.look.steps}
+        augmented = self.epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
         return torch.from_numpy(pixels.copy()), self.seed_of(row) if augmented else None
 
     @staticmethod
@@ -357,6 +370,41 @@ def _resized_on_gpu(pixels: Tensor, look: Look, seed: int | None) -> Tensor:
         left, top, right, bottom = random_part(size) if "crop" in look.steps else (0, 0, *size)
         picture = resize(pixels[:, top:bottom, left:right], [look.size] * 2, antialias=True)
         return _randaugment(picture) if "randaugment" in look.steps else picture
+
+
+def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
+    """The same batches, each made on a stream of its own while the GPU works on the one before."""
+    made: Queue[Any] = Queue(maxsize=2)
+    stopped = threading.Event()
+    stream = torch.cuda.Stream(device)
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(stream):
+                for batch in batches:
+                    made.put((batch, stream.record_event()))
+                    if stopped.is_set():
+                        return
+            made.put(None)
+        except BaseException as error:  # it is raised again where the batches are used
+            made.put(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        while (item := made.get()) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            (rows, inputs), ready = item
+            current = torch.cuda.current_stream(device)
+            current.wait_event(ready)
+            inputs.record_stream(current)  # or its memory could be given away too early
+            yield rows, inputs
+    finally:
+        stopped.set()
+        while thread.is_alive():  # it may wait for room
+            with suppress(Empty):
+                made.get(timeout=0.1)
 
 
 # --- opening -------------------------------------------------------------------------------------

@@ -230,7 +230,8 @@ class State:
 
 def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     """Forward, loss, backward, update; returns the loss without waiting for it."""
-    labels = torch.from_numpy(state.training.table.dense(rows.cpu().numpy())).to(state.device)
+    labels = _sent(torch.from_numpy(state.training.table.dense(rows.numpy())), state)
+    rows = _sent(rows, state)
     set_learning_rates(state)
     if state.config.mix == "none":
         batches = [(1.0, methods.Batch(rows, labels, state.epoch))]
@@ -252,6 +253,13 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     if state.average is not None:
         move_average(state.average, state.model, state.config.ema, state.step)
     return loss.detach()
+
+
+def _sent(tensor: Tensor, state: State) -> Tensor:
+    """On the device, without waiting for what it is still busy with."""
+    if not state.on_gpu:
+        return tensor
+    return tensor.pin_memory().to(state.device, non_blocking=True)
 
 
 def mix_batch(state: State, rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
