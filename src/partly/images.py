@@ -149,8 +149,8 @@ def load(path: str, target: int = 0) -> Image.Image:
 
 
 def is_plain_jpeg(content: bytes) -> bool:
-    """A JPEG of which every decoder makes the same upright picture: no other colours, no turn."""
-    if not content.startswith(b"\xff\xd8"):
+    """A whole JPEG of which every decoder makes the same picture: no other colours, no turn."""
+    if not content.startswith(b"\xff\xd8") or _jpeg_fault(content) is not None:
         return False
     image = _open(content)
     coloured = image.mode in ("RGB", "L") and image.info.get("adobe_transform") != 0
