@@ -39,7 +39,7 @@ from partly.training import start, take_step
 
 SIZE, LABELS = 448, 80
 LONGEST = 100_000  # images of one measurement
-WARM = 15  # batches that do not count
+WARM = 12  # batches that do not count
 RESULTS = Path(__file__).parent / "results" / "loading.json"
 
 

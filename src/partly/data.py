@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -241,19 +241,40 @@ class _Pictures:
         return _problems(pictures) or torch.from_numpy(np.stack(pictures))  # type: ignore[arg-type]
 
 
+class Encoded(NamedTuple):
+    """A batch for the GPU to decode: everything in one tensor, for each has its price to send.
+
+    content: uint8, one item after another, JPEG bytes or pixels. sizes: bytes of each. shapes:
+    (height, width) of pixels, None for a JPEG. seeds: what an image is augmented from, if it is.
+    """
+
+    content: Tensor
+    sizes: list[int]
+    shapes: list[tuple[int, int] | None]
+    seeds: list[int | None]
+
+
 class _Encoded(_Pictures):
-    """What a worker does where the GPU decodes: (bytes or pixels, box of a random part)."""
+    """What a worker does where the GPU decodes: (bytes or pixels, shape of pixels, seed)."""
 
     def make(self, row: int) -> Any:
         content = images.read(self.paths[row])
-        plain = images.is_plain_jpeg(content)
-        pixels = np.frombuffer(content, np.uint8) if plain else np.asarray(images.decode(content))
-        augmented = self.epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
-        return torch.from_numpy(pixels.copy()), self.seed_of(row) if augmented else None
+        seed = None
+        if self.epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}:
+            seed = self.seed_of(row)
+        if images.is_plain_jpeg(content):
+            return np.frombuffer(content, np.uint8), None, seed
+        pixels = np.asarray(images.decode(content))  # what a GPU does not read, or not alike
+        return pixels.ravel(), pixels.shape[:2], seed
 
     @staticmethod
     def stack(pictures: list[Any]) -> Any:
-        return _problems(pictures) or pictures
+        wrong = _problems(pictures)
+        if wrong is not None:
+            return wrong
+        contents, shapes, seeds = zip(*pictures, strict=True)
+        joined = torch.from_numpy(np.concatenate(contents))
+        return Encoded(joined, [len(content) for content in contents], [*shapes], [*seeds])
 
 
 def _problems(items: list[Any]) -> DataError | None:
@@ -328,35 +349,29 @@ def _tiny_jpeg() -> bytes:
     return stream.getvalue()
 
 
-def decode_on_gpu(items: list[tuple[Tensor, int | None]], look: Look, device: Any) -> Tensor:
-    """JPEG bytes [n] or pixels [H, W, 3] -> pictures uint8 [B, S, S, 3], on the GPU."""
+def decode_on_gpu(batch: Encoded, look: Look, device: torch.device) -> Tensor:
+    """JPEG bytes, or the pixels of other pictures -> uint8 [B, S, S, 3], on the GPU."""
     from torchvision.io import ImageReadMode, decode_jpeg
 
-    encoded = [place for place, (item, _) in enumerate(items) if item.ndim == 1]
-    pixels: dict[int, Tensor] = {
-        place: item.to(device, non_blocking=True).permute(2, 0, 1)
-        for place, (item, _) in enumerate(items)
-        if item.ndim == 3
-    }
+    items = batch.content.split(batch.sizes)
+    encoded = [item for item, shape in zip(items, batch.shapes, strict=True) if shape is None]
     try:
-        decoded = decode_jpeg(
-            [items[place][0] for place in encoded], mode=ImageReadMode.RGB, device=device
-        )
-    except RuntimeError:  # one that the GPU cannot read: the CPU reads them all, or says what it is
-        decoded = [
-            torch.from_numpy(np.array(images.decode(items[place][0].numpy().tobytes())))
-            .to(device)
-            .permute(2, 0, 1)
-            for place in encoded
-        ]
-    pixels.update(zip(encoded, decoded, strict=True))
+        decoded = iter(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device))
+    except RuntimeError:  # one that the GPU cannot read: the CPU reads them all
+        decoded = (_pixels(images.decode(item.numpy().tobytes()), device) for item in encoded)
     pictures = [
-        _resized_on_gpu(pixels[place], look, items[place][1]) for place in range(len(items))
+        next(decoded) if shape is None else item.to(device).view(*shape, 3).permute(2, 0, 1)
+        for item, shape in zip(items, batch.shapes, strict=True)
     ]
-    return torch.stack(pictures).permute(0, 2, 3, 1)
+    resized = [_resized_on_gpu(*pair, look) for pair in zip(pictures, batch.seeds, strict=True)]
+    return torch.stack(resized).permute(0, 2, 3, 1)
 
 
-def _resized_on_gpu(pixels: Tensor, look: Look, seed: int | None) -> Tensor:
+def _pixels(picture: Image.Image, device: torch.device) -> Tensor:
+    return torch.from_numpy(np.array(picture)).to(device).permute(2, 0, 1)
+
+
+def _resized_on_gpu(pixels: Tensor, seed: int | None, look: Look) -> Tensor:
     """uint8 [3, H, W] -> [3, S, S]; with a seed, augmented as it says."""
     from torchvision.transforms.functional import resize
 
