@@ -155,7 +155,7 @@ def _extract(
     rows = rows[np.sort(first)]  # the same picture twice is computed once
     backbone = backbone.to(device, memory_format=torch.channels_last).eval()
     inputs = ImageInputs(paths, device, look, workers=workers)
-    size = 32 if device.type == "cpu" else 256
+    size = 16 if device.type == "cpu" else 256  # what a CPU's cache holds
     with Progress(-(-len(rows) // size), 0, quiet=True) as progress:
         for block in split_into_chunks(rows, BLOCK):
             chunks = split_into_chunks(block, size)
