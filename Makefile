@@ -25,8 +25,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix $(CODE)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/partly methods --markdown > docs/methods.md
+	$(BIN)/partly formats --markdown > docs/formats.md
 
 bench: $(INSTALLED)
+	$(BIN)/pip install --quiet --editable '.[bench]'
 	for script in benchmarks/*.py; do $(BIN)/python $$script || exit 1; done
 
 $(INSTALLED): pyproject.toml

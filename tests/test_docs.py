@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from partly import losses, methods
+from partly import losses, methods, readers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -36,6 +36,11 @@ def test_links_lead_to_files(page):
 def test_methods_page_is_what_the_registry_says():
     page = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
     assert page == methods.to_markdown(), "run `make format`"
+
+
+def test_formats_page_is_what_the_readers_say():
+    page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    assert page == readers.to_markdown(), "run `make format`"
 
 
 @pytest.mark.parametrize("name", sorted(set(losses.__all__) - HELPERS))
