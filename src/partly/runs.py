@@ -200,11 +200,12 @@ def restore(
     """A trained model from what describes it."""
     chosen = choose_device(device)
     trained = "linear" if config.get("head_only") else config["backbone"]
-    model = models.build(trained, len(config["labels"]), config["features"])
+    size = config["image_size"]
+    model = models.build(trained, len(config["labels"]), config["features"], size=size)
     model.load_state_dict(weights)
     eye = None
     if eye_weights is not None:
-        eye = models.build(config["backbone"], 1).backbone.to(chosen)
+        eye = models.build(config["backbone"], 1, size=size).backbone.to(chosen)
         eye.load_state_dict(eye_weights)
     method, names = methods.get(config["method"]), tuple(config["labels"])
     return Predictor(model.to(chosen), method, names, config, chosen, thresholds, eye)

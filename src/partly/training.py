@@ -314,8 +314,8 @@ def look_once(
     device = runs.choose_device(config.device)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
-        model = models.build(config.backbone, 1)
-    origin = models.load_pretrained(model, config.backbone, config.weights)
+        model = models.build(config.backbone, 1, size=config.image_size)
+    origin = models.load_pretrained(model, config.backbone, config.weights, config.image_size)
     say(f"features of {config.backbone} from {origin}, {config.image_size} px")
     look, workers = config.look, config.workers
     return model.backbone, features.with_features(
@@ -357,10 +357,10 @@ def start(table: LabelTable, config: Config, fresh: bool = True) -> State:
             "use another method or mix none"
         )
     width = None if table.features is None else table.features.shape[1]
-    model = models.build(config.trained, len(table.names), width)
+    model = models.build(config.trained, len(table.names), width, size=config.image_size)
     origin = "random weights"
     if width is None and fresh:
-        origin = models.load_pretrained(model, config.trained, config.weights)
+        origin = models.load_pretrained(model, config.trained, config.weights, config.image_size)
     models.prepare(
         model,
         features=table.features if config.standardise else None,
