@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from builders import COLOURS, files_of, problem, write_manifest, write_npz, write_pictures
+from builders import (
+    COLOURS,
+    files_of,
+    partly_works,
+    problem,
+    write_manifest,
+    write_npz,
+    write_pictures,
+)
 from partly import checkpoint, runs, workflow
 from partly.errors import ConfigError, DataError, LabelError, RunError
 from partly.hiding import hide
@@ -307,3 +315,20 @@ def test_numbers_of_options_keep_their_kind():
         "gamma": 0.5,
         "d": "text",
     }
+
+
+def test_a_pack_is_a_data_set_like_any_other(home, tmp_path):
+    """Packed, checked, trained on and predicted from, by the command line alone."""
+    data = data_of(home, "pictures")
+    said = partly_works("pack", data, "--out", tmp_path / "packed", "--size", 0).out
+    assert "200 images in 1 tar file" in said
+    assert "0 images left out" in said
+    found = json.loads(partly_works("check", tmp_path / "packed", "--json").out)
+    assert (found["images"], found["problems"]) == (200, [])
+    assert found["content_hash"] == read(data).content_hash
+    evaluation = workflow.evaluate_run(home / "pictures", tmp_path / "packed")
+    assert evaluation == workflow.evaluate_run(home / "pictures", data)
+    scores = tmp_path / "scores.csv"
+    assert workflow.predict_run(home / "pictures", tmp_path / "packed", scores) == 200
+    tar = tmp_path / "packed" / "images-00000.tar"
+    assert workflow.predict_run(home / "pictures", tar, tmp_path / "members.csv") == 200

@@ -19,6 +19,7 @@ from partly.hiding import Setting, describe, hide
 from partly.images import SUFFIXES
 from partly.labels import LabelTable
 from partly.readers import FORMATS, arrays, manifest
+from partly.readers.common import counted
 from partly.report import run_report
 from partly.source import Source
 from partly.training import train
@@ -234,9 +235,15 @@ def pack_run(
     source = Source.of(data)
     table = source.read()
     how = source.on_bad_image
-    return pack(
+    packed = pack(
         table, Path(out), size=size, quality=quality, workers=workers, on_bad_image=how, say=say
     )
+    say(
+        f"{counted(packed['images'], 'image')} in {counted(packed['shards'], 'tar file')}, "
+        f"{packed['bytes_before'] / 1e6:,.1f} -> {packed['bytes_after'] / 1e6:,.1f} MB; "
+        f"{counted(len(packed['skipped']), 'image')} left out: {out}"
+    )
+    return packed
 
 
 def parse_options(pairs: list[str]) -> dict[str, Any]:
