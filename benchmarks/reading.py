@@ -8,9 +8,9 @@ large    A label file of Open Images' size, sorted by image and shuffled: `partl
          long form.
 peer     A file small enough for mlcpl to read in reasonable time: `partly.read` beside mlcpl's
          reader. `pip install mlcpl` gets it; without it this part is left out.
-loading  Memory of a process and its 4 loader workers over 3 epochs, with the paths of a table of
-         Open Images' size: `partly.data.ImageInputs` beside a plain DataLoader over a Python list
-         of (path, labels). Shared pages are counted once (PSS).
+loading  Memory of a process and its 4 loader workers over 3 epochs, with the paths and labels of
+         as many images as Open Images has: a mapped table and `partly.data.ImageInputs` beside a
+         plain DataLoader over a Python list of (path, labels). Shared pages are counted once (PSS).
 
     python benchmarks/reading.py
     python benchmarks/reading.py --small --out reading.json
@@ -40,6 +40,7 @@ DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
 PARTS = ("large", "peer", "loading")
 HEADER = ("ImageID", "Source", "LabelName", "Confidence")
 EPOCHS, BATCH, SIDE = 3, 64, 32
+MODULI = (600, 7, 11)  # an image's number modulo these: its positive labels
 
 
 class Sizes(NamedTuple):
@@ -157,18 +158,29 @@ def read_with_mlcpl(path: str) -> str:
 
 
 def load_with_partly(folder: str, images: int, batches: int, workers: int) -> Iterator[None]:
-    """Mapped paths, as `partly.read` leaves them at this size."""
+    """A mapped table, as `partly.read` leaves one of this size; its labels batch by batch."""
     import torch
 
     from partly.data import ImageInputs, Look
+    from partly.labels import LabelTable
     from partly.texts import Texts
 
     files = picture_files(folder)
-    paths = Texts.of(arrow.array(files).take(arrow.array(np.arange(images) % len(files)))).mapped()
-    inputs = ImageInputs(paths, torch.device("cpu"), Look(size=SIDE), workers=workers)
+    numbers = np.arange(images)
+    table = LabelTable.from_entries(
+        np.repeat(numbers, 3),
+        np.stack([numbers % modulus for modulus in MODULI], axis=1).ravel(),
+        np.ones(3 * images, dtype=np.int8),
+        ids=image_ids(images),
+        names=label_names(MODULI[0]),
+        paths=Texts.of(arrow.array(files).take(arrow.array(numbers % len(files)))),
+    ).mapped()
+    assert table.paths is not None
+    inputs = ImageInputs(table.paths, torch.device("cpu"), Look(size=SIDE), workers=workers)
     for epoch in range(EPOCHS):
         chunks = np.array_split(rows_of_epoch(images, batches, epoch), batches)
-        for _ in inputs.batches(chunks, epoch):
+        for rows, _ in zip(chunks, inputs.batches(chunks, epoch), strict=True):
+            torch.from_numpy(table.dense(rows))
             yield
 
 
@@ -183,7 +195,7 @@ def load_plainly(folder: str, images: int, batches: int, workers: int) -> Iterat
     records = []
     for number in range(images):
         folder_of, name = halves[number % len(halves)]
-        records.append((folder_of + name, [number % 600, number % 7, number % 11]))
+        records.append((folder_of + name, [number % modulus for modulus in MODULI]))
 
     class Pictures(torch.utils.data.Dataset):
         def __len__(self) -> int:
@@ -191,7 +203,7 @@ def load_plainly(folder: str, images: int, batches: int, workers: int) -> Iterat
 
         def __getitem__(self, row: int) -> tuple[torch.Tensor, torch.Tensor]:
             path, positive = records[row]
-            labels = torch.zeros(600)
+            labels = torch.zeros(MODULI[0])
             labels[positive] = 1
             picture = Image.open(path).convert("RGB").resize((SIDE, SIDE))
             return torch.from_numpy(np.array(picture)), labels
@@ -315,12 +327,18 @@ def measure_peer(sizes: Sizes, folder: Path) -> dict[str, Any] | None:
 
 
 def compared(title: str, ours: dict[str, Any], other: dict[str, Any], name: str) -> dict[str, Any]:
-    ratio = ours["seconds"] / max(other["seconds"], 0.01)
     print(f"{title}: {ours['found']}")
     for who, numbers in (("partly", ours), (name, other)):
-        print(f"  {who:8} {numbers['seconds']:8.2f} s   peak {numbers['peak_gib']:6.2f} GiB")
-    print(f"  ratio    {ratio:8.2f}", flush=True)
-    return {"partly": ours, name: other, "ratio_of_seconds": round(ratio, 3)}
+        print(
+            f"  {who:8} {numbers['seconds']:8.2f} s   peak {numbers['peak_gib']:6.2f} GiB, "
+            f"{numbers['peak_gib_above_import']:.2f} above import"
+        )
+    ratios = {
+        f"ratio_of_{what}": round(ours[what] / max(other[what], 0.01), 3)
+        for what in ("seconds", "peak_gib_above_import")
+    }
+    print(f"  ratio    {'   '.join(map(str, ratios.values()))}", flush=True)
+    return {"partly": ours, name: other, **ratios}
 
 
 def measure_loading(sizes: Sizes, folder: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Small data sets, and the command line from within a test: shared by the tests of whole trainings.
+"""Small data sets, what reading them says, and the command line from within a test.
 
 `partly_here` runs a command in this process, which saves the seconds that importing torch takes;
 `command` and `environment` start one for real.
@@ -8,17 +8,21 @@ import contextlib
 import csv
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+import pytest
 from PIL import Image
 
 from partly import cli
+from partly.errors import PartlyError
 from partly.labels import LabelTable
+from partly.readers import read
 
 COLOURS = ("red", "green", "blue")
 
@@ -52,6 +56,25 @@ def partly_works(*arguments: object) -> Answer:
     answer = partly_here(*arguments)
     assert answer.code == 0, answer.err
     return answer
+
+
+def refuses(path: Path, *sentences: str, **options: Any) -> PartlyError:
+    """Reading fails with an error of ours that contains every one of these."""
+    with pytest.raises(PartlyError) as caught:
+        read(path, **options)
+    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
+    assert not missing, f"not in the message: {missing}\n{caught.value}"
+    return caught.value
+
+
+def message_of(path: Path, **options: Any) -> str:
+    """What reading fails with."""
+    return str(refuses(path, **options))
+
+
+def said(table: LabelTable, pattern: str) -> bool:
+    """Does one of a table's notes match?"""
+    return any(re.search(pattern, note) for note in table.notes)
 
 
 def command(*arguments: object) -> list[str]:

@@ -1,5 +1,7 @@
 """Images and feature rows become batches."""
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -15,11 +17,15 @@ from partly.data import (
     FeatureInputs,
     ImageInputs,
     Look,
+    _Encoded,
+    _Pictures,
     cut_out,
+    decode_on_gpu,
+    missing_images,
     open_inputs,
     split_into_chunks,
 )
-from partly.errors import DataError
+from partly.errors import DataError, RunError
 from partly.labels import LabelTable
 
 CPU = torch.device("cpu")
@@ -158,9 +164,7 @@ def test_a_broken_file_is_named(tmp_path, pictures, content, workers):
 def test_missing_files_are_counted_in_one_error(pictures):
     paths = np.array([*pictures[:3], *(f"/nowhere/{number}.png" for number in range(7))])
     table = LabelTable.from_dense(np.ones((10, 2)), paths=paths)
-    with pytest.raises(DataError) as caught:
-        open_inputs(table, CPU)
-    assert caught.value.problems == [
+    assert list(missing_images(table.paths)) == [
         "7 of 10 images are missing: /nowhere/0.png, /nowhere/1.png, /nowhere/2.png, "
         "/nowhere/3.png, /nowhere/4.png and 2 more"
     ]
@@ -249,3 +253,40 @@ def test_without_a_gpu_the_cpu_decodes_and_says_so(pictures):
     np.testing.assert_array_equal(
         inputs_of(inputs, 1), inputs_of(ImageInputs(pictures, CPU, Look(size=12)), 1)
     )
+
+
+def test_what_a_gpu_is_sent_becomes_the_same_pictures(tmp_path):
+    """The path of `decode="gpu"`, with a CPU in the GPU's place: JPEG, PNG, CMYK, turned, grey."""
+    photo = Image.fromarray(np.tile(np.arange(0, 240, 4, dtype=np.uint8), (40, 1))).convert("RGB")
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    photo.save(tmp_path / "0.jpg", quality=95)
+    photo.save(tmp_path / "1.png")
+    photo.convert("CMYK").save(tmp_path / "2.jpg", quality=95)
+    photo.save(tmp_path / "3.jpg", exif=turned, quality=95)
+    photo.convert("L").save(tmp_path / "4.jpg", quality=95)
+    paths = [str(tmp_path / name) for name in ("0.jpg", "1.png", "2.jpg", "3.jpg", "4.jpg")]
+    for look in (Look(size=20), Look(size=20, resize="crop"), Look(size=20, augment="crop")):
+        inputs = ImageInputs(paths, CPU, look)
+        for rows in ([0, 1, 2, 3, 4], [1, 2]):  # the second without a JPEG for the GPU
+            worker = _Encoded(inputs.paths, inputs.keys, look, 0, 1)
+            batch = worker.stack([worker[row] for row in rows])
+            sent = decode_on_gpu(batch, look, CPU).float().numpy()
+            plain = _Pictures(inputs.paths, inputs.keys, look, 0, 1)
+            expected = np.stack([plain[row] for row in rows])
+            np.testing.assert_allclose(sent, expected, atol=6)
+
+
+def test_a_jpeg_that_is_cut_off_is_never_sent_to_a_gpu(tmp_path):
+    Image.effect_noise((64, 64), 80).convert("RGB").save(tmp_path / "a.jpg")
+    (tmp_path / "a.jpg").write_bytes((tmp_path / "a.jpg").read_bytes()[:900])
+    inputs = ImageInputs([str(tmp_path / "a.jpg")], CPU, Look(size=20))
+    found = _Encoded(inputs.paths, inputs.keys, inputs.look, 0, 1)[0]
+    assert isinstance(found, DataError)
+    assert "truncated" in str(found)
+
+
+def test_a_worker_that_is_killed_is_a_sentence(pictures, monkeypatch):
+    monkeypatch.setattr(images, "load", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    with pytest.raises(RunError, match="a process that reads images was killed"):
+        list(ImageInputs(pictures, CPU, Look(size=12), workers=1).batches([np.arange(4)]))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from builders import picture_table, write_manifest, write_pictures
+from builders import picture_table, write_manifest, write_npz, write_pictures
 from partly import experiments, features, models, runs, training, workflow
 from partly.config import Config
 from partly.data import Look
-from partly.errors import DataError
+from partly.errors import ConfigError, DataError
 from partly.texts import Texts
 from partly.training import train
 
@@ -196,3 +196,45 @@ def test_a_linear_start_folds_the_scale_of_the_features():
 def test_choices_that_contradict_a_head_alone(choices, sentence):
     (found,) = replace(HEAD, **choices).problems()
     assert sentence in found
+
+
+def test_a_run_that_goes_on_keeps_the_eye_it_began_with(home, tmp_path, monkeypatch):
+    """Weights that are no longer to be had must not be replaced by others."""
+    run = tmp_path / "run"
+    monkeypatch.setattr(models, "load_pretrained", lambda *_: "weights of yesterday")
+    plan = replace(HEAD, epochs=3)
+    workflow.train_run(home / "data.csv", run, plan, quiet=True, say=lambda _: None)
+    kept = (run / runs.EYE).read_bytes()
+    (run / runs.EVALUATION).unlink()
+
+    def gone(model, *_):
+        torch.nn.init.normal_(next(model.parameters()))
+        return "other weights"
+
+    monkeypatch.setattr(models, "load_pretrained", gone)
+    workflow.train_run(home / "data.csv", run, plan, resume=True, quiet=True, say=lambda _: None)
+    assert (run / runs.EYE).read_bytes() == kept
+    assert workflow.stored_config(run)["origin"] == "weights of yesterday"
+    assert workflow.evaluate_run(run, home / "data.csv")["images"] == 40
+
+
+def test_two_networks_with_equal_weights_have_features_of_their_own(table, tmp_path):
+    """The layers count, not their tensors alone."""
+    torch.manual_seed(0)
+    one = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), models.TopMean())
+    two = torch.nn.Sequential(one[0], torch.nn.Identity(), models.TopMean())
+    assert features.key_of(one, LOOK) != features.key_of(two, LOOK)
+
+
+def test_a_folder_that_cannot_be_written_to_keeps_nothing_and_goes_on(table, backbone, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    found, said = seen(table, backbone, tmp_path / "file" / "cache")
+    assert len(said) == 1
+    assert found.shape == (40, 64)
+
+
+@pytest.mark.parametrize("choice", [{"head_only": True}, {"linear_start": True}])
+def test_features_have_no_backbone_in_front(tmp_path, choice):
+    data = write_npz(tmp_path / "data.npz")
+    with pytest.raises(ConfigError, match="there is no backbone in front of the head"):
+        workflow.train_run(data, tmp_path / "run", Config(**choice), say=lambda _: None)

@@ -347,7 +347,7 @@ def die(*arguments: object) -> None:
 def test_a_worker_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = picture_table(tmp_path / "pictures", 40)
     monkeypatch.setattr(packing, "_prepare_block", die)
-    with pytest.raises(RunError, match="use fewer than 2 workers"):
+    with pytest.raises(RunError, match="one of 2 processes was killed"):
         packed(table, tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
 

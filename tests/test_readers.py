@@ -1,6 +1,9 @@
 """Readers: a path enters, a label table leaves, or one error that says everything."""
 
+import functools
 import io
+import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +14,8 @@ import pytest
 from pyarrow import parquet
 
 from partly.errors import ConfigError, DataError, LabelError, PartlyError
-from partly.labels import LabelTable
-from partly.readers import manifest, read
+from partly.labels import CONVENTIONS, LabelTable
+from partly.readers import FORMATS, describe, manifest, options_of, read, recognise
 
 NAN = float("nan")
 
@@ -131,14 +134,14 @@ def test_npz_refuses(npz: Callable[..., Path], replaced: dict, sentences: list[s
 def test_npz_names_the_cell_of_a_label_2(npz: Callable[..., Path], dtype: Any) -> None:
     labels, names = np.zeros((3, 10), dtype), np.array([f"thing {j}" for j in range(10)])
     labels[1, 7] = 2
-    refuses(npz(Y_test=labels), "row 1 of Y_test", "column 7")
-    refuses(npz(Y_test=labels, names=names), "row 1 of Y_test", "column thing 7")
+    refuses(npz(Y_test=labels), "Y_test: label values", "row 1, column 7: 2")
+    refuses(npz(Y_test=labels, names=names), "Y_test: label values", "row 1, column thing 7: 2")
 
 
 def test_npz_nan_is_not_a_label(npz: Callable[..., Path]) -> None:
     labels = np.zeros((5, 10))
     labels[4, 0] = NAN
-    refuses(npz(Y_train=labels), "row 4 of Y_train", "column 0", "NaN")
+    refuses(npz(Y_train=labels), "Y_train: ", "row 4, column 0", "NaN")
 
 
 def test_npz_reports_the_labels_of_all_parts_at_once(npz: Callable[..., Path]) -> None:
@@ -489,9 +492,41 @@ def test_contradictions_of_a_long_parquet_name_its_rows(tmp_path: Path) -> None:
     assert isinstance(error, LabelError)
 
 
-def test_more_columns_than_the_long_form_has_are_labels(tmp_path: Path) -> None:
-    table = read(written(tmp_path, "path,label,value,cat\na,1,0,1\n"))
-    assert table.names == ("label", "value", "cat")
+def test_more_columns_than_the_long_form_has(tmp_path: Path) -> None:
+    path = written(tmp_path, "path,label,value,source\na,cat,1,crowd\n")
+    refuses(path, f"{path}: the long form has no other column: source")
+    table = read(written(tmp_path, "path,label,cat\na,1,0\n"))
+    assert table.names == ("label", "cat")
+
+
+@pytest.mark.parametrize("header", ["Path,ID,Split", "IMAGE,Id,SPLIT", "FileName,id,split"])
+def test_the_case_of_headers(tmp_path: Path, header: str) -> None:
+    table = read(written(tmp_path, f"{header},Cat,dog\na.jpg,7,test,1,0\n"))
+    assert table.names == ("Cat", "dog")
+    assert table.ids.tolist() == ["7"]
+    assert table.splits.tolist() == ["test"]
+    assert table.paths.tolist() == [str(tmp_path / "a.jpg")]
+
+
+def test_a_label_may_be_called_like_a_column_in_another_case(tmp_path: Path) -> None:
+    table = read(written(tmp_path, "Image,path,id,ID\n1,a.jpg,7,0\n"))
+    assert table.names == ("Image", "ID")
+    assert table.dense().tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("cell", "sentence"),
+    [
+        ("https://example.org/a.jpg", "is an address"),
+        ("~/a.jpg", "write the whole path"),
+        pytest.param(
+            "images\\a.jpg", "between folders", marks=pytest.mark.skipif(os.sep != "/", reason="")
+        ),
+    ],
+)
+def test_what_can_be_no_path(tmp_path: Path, cell: str, sentence: str) -> None:
+    path = written(tmp_path, f"path,cat,dog\na.jpg,1,0\n\n{cell},1,0\n")
+    refuses(path, f"{path}, line 4: the path {cell}", sentence)
 
 
 def test_a_folder_with_a_parquet_manifest(tmp_path: Path) -> None:
@@ -577,3 +612,55 @@ def test_nan_is_unknown_where_that_is_said(tmp_path: Path) -> None:
         read(tmp_path / "a.npz")
     with pytest.raises(PartlyError, match="convention is one of partly, nan, signed, not 'nun'"):
         read(tmp_path / "a.npz", convention="nun")
+
+
+# Options
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_number_is_text_where_text_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`--read images=2017` comes as a number, and so does `--read year=2014`."""
+    got: dict[str, Any] = {}
+
+    @functools.wraps(FORMATS[name].read)
+    def notice(path: Path, **options: Any) -> LabelTable:
+        got.update(options)
+        return LabelTable.from_dense([[1, 0]])
+
+    monkeypatch.setattr(FORMATS[name], "read", notice)
+    defaults = options_of(name)
+    read(tmp_path, format=name, **dict.fromkeys(defaults, 2017))
+    numbers = {"year", "certainty"} | ({"labels"} if name == "lists" else set())
+    assert got == {option: 2017 if option in numbers else "2017" for option in defaults}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_option_is_described(name: str) -> None:
+    text, defaults = describe(name), options_of(name)
+    assert text.count("Defaults: ") == bool(defaults)
+    for option, value in defaults.items():
+        assert f"{option}={value}" in text.split("Defaults: ")[1]
+        described = text.split("Options: ")[1].split("Defaults: ")[0]
+        assert re.search(rf"\b{option}\b", described), f"{name} does not say what {option} is"
+
+
+@pytest.mark.parametrize("name", ["manifest", "npz"])
+def test_every_convention_is_described(name: str) -> None:
+    described = describe(name).split("Options: ")[1]
+    assert all(f"{convention}, " in described for convention in CONVENTIONS)
+
+
+def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
+    annotations = tmp_path / "annotations"
+    annotations.mkdir()
+    (annotations / "instances_train2017.json").write_text("{}")
+    written(tmp_path, "path,cat,dog\na,1,0\n", "manifest.csv")
+    assert recognise(tmp_path) == "coco"  # a manifest gives way
+    (annotations / "lvis_v1_train.json").write_text("{}")
+    with pytest.raises(ConfigError, match="holds coco and lvis: choose with --format"):
+        recognise(tmp_path)
+    assert recognise(annotations / "lvis_v1_train.json") == "lvis"
+    (tmp_path / "dataset_dict.json").write_text("{}")
+    assert recognise(tmp_path) == "huggingface"  # of this nobody can doubt

@@ -12,9 +12,9 @@ import pyarrow as arrow
 import pytest
 from PIL import Image
 
-from builders import picture_table
+from builders import picture_table, refuses
 from partly import images, packing, tars
-from partly.errors import ConfigError, PartlyError
+from partly.errors import ConfigError
 from partly.labels import LabelTable
 from partly.readers import read, recognise
 
@@ -23,14 +23,6 @@ def picture(number: int, format: str = "JPEG") -> bytes:
     stream = io.BytesIO()
     Image.new("RGB", (8, 6), (number, 2 * number, 40)).save(stream, format)
     return stream.getvalue()
-
-
-def refuses(path: Path, *sentences: str, **options: Any) -> PartlyError:
-    with pytest.raises(PartlyError) as caught:
-        read(path, **options)
-    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
-    assert not missing, f"not in the message: {missing}\n{caught.value}"
-    return caught.value
 
 
 def held(table: LabelTable) -> list[bytes]:
@@ -208,6 +200,25 @@ def test_webdataset_says_everything_that_is_wrong_at_once(tmp_path: Path) -> Non
         "c.tar is compressed (gzip)",
     )  # fmt: skip
     assert len(error.problems) == 10
+
+
+def test_webdataset_with_a_sample_twice(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, content in (
+            ("a.jpg", picture(1)), ("a.json", b'{"labels": ["x"]}'), ("b.jpg", picture(2)),
+            ("b.json", b'{"labels": ["y"]}'), ("a.jpg", picture(3)), ("a.json", b'{"labels": []}'),
+            ("b.JPG", picture(4)),
+        ):  # fmt: skip
+            header = tarfile.TarInfo(name)
+            header.size = len(content)
+            tar.addfile(header, io.BytesIO(content))
+    error = refuses(
+        path,
+        "a.tar: its .jpg occurs more than once: samples b, a",
+        "a.tar: its .json occurs more than once: sample a",
+    )
+    assert len(error.problems) == 2
 
 
 def test_webdataset_contradictions_and_choices(tmp_path: Path) -> None:
@@ -523,6 +534,36 @@ def test_huggingface_damaged_files(tmp_path: Path) -> None:
     refuses(path, "cannot read", "state.json")
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("dataset_dict.json", [], "is not an object"),
+        ("dataset_dict.json", {"splits": [1]}, "names no split"),
+        ("train/state.json", [], "is not an object"),
+        ("train/state.json", {"_data_files": ["x"]}, "names no data file"),
+        ("train/state.json", {"_data_files": [{"filename": None}]}, "names no data file"),
+        ("train/dataset_info.json", [], "is not an object"),
+        ("train/dataset_info.json", {"features": ["image"]}, "features is not an object"),
+        ("train/dataset_info.json", {"features": {"image": 5, "a": []}}, "no column of images"),
+    ],
+)  # fmt: skip
+def test_huggingface_files_of_another_kind(
+    tmp_path: Path, file: str, content: Any, sentence: str
+) -> None:
+    save(tmp_path / "train", {"image": embedded([1]), "labels": listed([[0]])})
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["train"]}')
+    (tmp_path / file).write_text(json.dumps(content))
+    refuses(tmp_path, str(tmp_path / file) if "column" not in sentence else "", sentence)
+
+
+def test_huggingface_numbers_without_names(tmp_path: Path) -> None:
+    nameless = {"feature": {"_type": "ClassLabel"}, "_type": "List"}
+    columns = {"image": embedded([1, 2]), "labels": listed([[3], [0, 2]], nameless)}
+    assert read(save(tmp_path / "few", columns)).names == ("0", "1", "2", "3")
+    columns["labels"] = listed([[10**12], [0]], nameless)
+    refuses(save(tmp_path / "many", columns), "a label has the number 1000000000000", "no names")
+
+
 def test_huggingface_compressed_batches_are_refused(tmp_path: Path) -> None:
     path = save(tmp_path / "data", {"image": embedded(range(6)), "labels": listed(LISTS)})
     file = path / "data-00000-of-00001.arrow"
@@ -544,7 +585,11 @@ def test_huggingface_splits_that_do_not_fit(tmp_path: Path) -> None:
     refuses(tmp_path, "differ in the type of labels")
     save(tmp_path / "unsupervised", {"image": embedded([2]), "labels": listed([[0]])})
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "unsupervised"]}')
-    refuses(tmp_path, "unsupervised is no split that is known")
+    refuses(tmp_path, "dataset_dict.json: unsupervised: the name says no split")
+    (tmp_path / "train").rename(tmp_path / "mine")
+    (tmp_path / "dataset_dict.json").write_text('{"splits": ["mine", "unsupervised"]}')
+    refuses(tmp_path, "dataset_dict.json: mine, unsupervised: the name says no split")
+    (tmp_path / "mine").rename(tmp_path / "train")
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "gone"]}')
     refuses(tmp_path, "gone has no dataset_info.json")
     (tmp_path / "dataset_dict.json").write_text('{"splits": []}')

@@ -1,13 +1,12 @@
 """CUB-200-2011 in the layouts in which it lies on people's disks."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from partly.errors import ConfigError, PartlyError
-from partly.labels import LabelTable
+from builders import refuses, said
+from partly.errors import ConfigError
 from partly.readers import read, recognise
 
 IMAGES = {
@@ -61,17 +60,6 @@ def cub(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-def said(table: LabelTable, pattern: str) -> bool:
-    return any(re.search(pattern, note) for note in table.notes)
-
-
-def refuses(path: Path, *sentences: str) -> None:
-    with pytest.raises(PartlyError) as caught:
-        read(path)
-    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
-    assert not missing, f"not in the message: {missing}\n{caught.value}"
-
-
 @pytest.mark.parametrize(
     ("ends", "mark"), [("\n", ""), ("\r\n", ""), ("\n", "\ufeff"), ("\n\n", ""), (" \n", "")]
 )
@@ -85,8 +73,7 @@ def test_cub(cub: Callable[..., Path], ends: str, mark: str) -> None:
     assert table.splits.tolist() == ["test", "train", "train"]
     assert table.paths.tolist() == [str(folder / "images" / name) for name in IMAGES.values()]
     assert said(table, r"Table II has 5,994 training images \(here 2\), .*312 labels \(here 3\)")
-    if ends != " \n":  # a space at the end makes every line irregular
-        assert said(table, "^2 lines with more than the usual five fields")
+    assert said(table, "^2 lines with more than the usual five fields")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +128,18 @@ def test_labels_that_are_missing_are_unknown(cub: Callable[..., Path]) -> None:
     assert said(table, "^8 labels not in the file: unknown")
 
 
+@pytest.mark.parametrize("between", ["\t", "  "])
+def test_other_spaces_are_nothing_to_speak_of(cub: Callable[..., Path], between: str) -> None:
+    folder = cub(labels="1 1 0 3 27.7\n2 1 1 2 0\n".replace(" ", between))
+    for name in ("images.txt", "attributes.txt"):
+        lines = (folder / name).read_text().split("\n")
+        (folder / name).write_text("\n".join(line.replace(" ", between, 1) for line in lines))
+    table = read(folder)
+    assert table.names == tuple(ATTRIBUTES.values())
+    assert table.dense()[:, 0].tolist() == [0, 1, -1]
+    assert not said(table, "five fields")
+
+
 def test_no_attribute_names(cub: Callable[..., Path]) -> None:
     folder = cub()
     (folder / "attributes.txt").unlink()
@@ -153,16 +152,19 @@ def test_no_attribute_names(cub: Callable[..., Path]) -> None:
         (
             LABELS + "\n3 1 1 4 0\n1 4 1 4 0\n1 1 2 4 0\n1 0 1 4 0\n",
             [
-                "1 line with a number under image that images.txt does not list: 3",
-                "2 lines with a number under attribute that attributes.txt does not list: 0, 4",
-                "1 line with a number under present that is neither 1 nor 0: 2",
+                "1 line with a number under image that images.txt does not list: 3 (line 11)",
+                "under attribute that attributes.txt does not list: 0, 4 (line 12, 14)",
+                "1 line with a number under present that is neither 1 nor 0: 2 (line 13)",
             ],
         ),
         (
             LABELS + "\none 1 1 4 0\n1 2 3\n1 1 1 99999999999 0\n",
             ["3 lines not of image, attribute", "line 11 'one 1 1 4 0', line 12 '1 2 3', line 13"],
         ),
-        (LABELS + "1 1 1 3 27.7080\n", ["positive and as negative: row 1, column has_bill_shape"]),
+        (
+            LABELS + "\n1 1 1 3 27.7080\n",
+            ["labels.txt: 1 label both 1 and 0, such as attribute 1 of image 1: line 1, 11"],
+        ),
         ("", ["image_attribute_labels.txt"]),
     ],
 )

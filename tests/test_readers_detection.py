@@ -1,7 +1,6 @@
 """COCO, LVIS, VOC and VAW in the layouts in which they are handed out."""
 
 import json
-import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partly.errors import ConfigError, DataError, PartlyError
+from builders import refuses, said
+from partly.errors import ConfigError, DataError
 from partly.labels import LabelTable
 from partly.readers import paper, read, recognise
 from partly.tars import read_bytes
@@ -24,18 +24,6 @@ def write_json(file: Path, content: Any, mark: str = "") -> Path:
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(mark + json.dumps(content, ensure_ascii=False), encoding="utf-8")
     return file
-
-
-def refuses(path: Path, *sentences: str, **options: Any) -> None:
-    """Reading fails with an error of ours that contains every one of these."""
-    with pytest.raises(PartlyError) as caught:
-        read(path, **options)
-    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
-    assert not missing, f"not in the message: {missing}\n{caught.value}"
-
-
-def said(table: LabelTable, pattern: str) -> bool:
-    return any(re.search(pattern, note) for note in table.notes)
 
 
 def rows_of(table: LabelTable) -> dict[str, list[int]]:
@@ -147,17 +135,30 @@ def test_coco_of_two_years(coco: Callable[..., Path]) -> None:
     for year in (2017, "2017"):
         table = read(path, year=year)
         assert (len(table), set(table.splits.tolist())) == (3, {"train"})
-        assert said(table, "the paper uses the images of 2014")
+        assert said(table, "its counts are those of 2014")
 
 
 def test_coco_another_annotations_folder(coco: Callable[..., Path]) -> None:
     coco(train=coco_content("train2014", [1], [(1, 1)]), val=None)
     path = coco(folder="annotations_more")
     assert len(read(path)) == 1
+    assert said(read(path), "not read: annotations_more")
     assert len(read(path, annotations="annotations_more")) == 4
     refuses(
         path, "annotations_less has no instances_train2014.json", annotations="annotations_less"
     )
+
+
+def test_coco_in_folders_of_other_names(coco: Callable[..., Path]) -> None:
+    path = coco(folder="annotations_trainval2014")
+    assert recognise(path) == "coco"
+    assert len(read(path)) == 4
+    folder = path / "annotations_trainval2014"
+    (folder / "instances_train2014.json").rename(folder / "instances_train2014.JSON")
+    assert len(read(path)) == 4
+    coco(2017, folder="annotations_trainval2017")
+    refuses(path, "has annotations_trainval2014, annotations_trainval2017", "annotations=annot")
+    assert len(read(path, annotations="annotations_trainval2017")) == 4
 
 
 @pytest.mark.parametrize("images", ["train2014", "images/train2014", "annotations/train2014"])
@@ -361,7 +362,7 @@ def test_lvis_finds_the_images(tmp_path: Path, place: str) -> None:
 def test_lvis_beside_coco_is_read_when_asked_for(coco: Callable[..., Path]) -> None:
     path = coco(2017)
     write_lvis(path / "annotations")
-    assert recognise(path) == "coco"
+    refuses(path, "holds coco and lvis")
     assert read(path, format="lvis").names[0] == "aerosol_can"
 
 
@@ -458,6 +459,8 @@ def test_voc_of_two_years(tmp_path: Path) -> None:
     refuses(tmp_path, "year is one of", year=2010)
     assert len(read(tmp_path, year=2007)) == 4
     assert len(read(tmp_path, year=2012)) == 3
+    (tmp_path / "VOC2007").rename(tmp_path / "voc")
+    assert len(read(tmp_path / "voc", year=2007)) == 4
 
 
 def test_voc_refuses(tmp_path: Path) -> None:
@@ -474,6 +477,18 @@ def test_voc_refuses(tmp_path: Path) -> None:
         "cat_trainval.txt and aeroplane_trainval.txt list different images: 000026",
         "dog_test.txt and aeroplane_test.txt list different images: 000009",
     )
+
+
+def test_voc_files_in_different_orders(tmp_path: Path) -> None:
+    path = write_voc(tmp_path / "VOC2007", "trainval", "test")
+    file = path / "ImageSets/Main/cat_trainval.txt"
+    file.write_text("000026 +1\n000012\t0\n000005   -1\n")
+    table = read(path, difficult="negative")
+    labels = rows_of(table)
+    assert [labels[name][1] for name in ("000005", "000012", "000026")] == [0, 0, 1]
+    assert table.notes == ("2 labels of difficult objects: negative",)
+    file.write_text("000026 +-1\n000012 +0\n000005 -1\n")
+    refuses(path, "2 lines not of an image", "line 1 '000026 +-1', line 2 '000012 +0'")
 
 
 # VAW
@@ -559,6 +574,13 @@ def test_vaw_finds_the_images(tmp_path: Path) -> None:
     flat = tmp_path / "flat"
     flat.mkdir()
     assert read(folder, images=str(flat)).paths[0] == str(flat / "2373241.jpg")
+    for name in ("VG_100K", "VG_100K_2"):
+        with tarfile.open(flat / f"{name}.tar", "w") as tar:
+            tar.add(tmp_path / name, name)
+    spans = [path.partition("[")[0] for path in read(folder, images=str(flat)).paths]
+    expected = ["VG_100K", "VG_100K_2", "VG_100K.tar/713.jpg", "VG_100K_2", "VG_100K.tar/5.jpg"]
+    tars = [name if "jpg" in name else f"{name}.tar" for name in expected]
+    assert spans == [str(flat / name) for name in tars]
 
 
 @pytest.mark.parametrize(
@@ -566,8 +588,9 @@ def test_vaw_finds_the_images(tmp_path: Path) -> None:
     [
         (
             {"val": {"a": 1}, "test": [vaw_object("4", 2, ["wet"], [5]), 7]},
-            ["val.json is not a list of objects", "2 objects without a proper negative_attributes"],
+            ["val.json is not a list […]", "2 objects without a proper negative_attributes"],
         ),
+        ({"val": 5}, ["val.json is not a list […]"]),
         ({"index": {"wet": 0, "gray": 1}}, ["lacks 2 attributes", "café style, tiled"]),
         ({"index": {"wet": "one"}}, ["does not give each attribute a number"]),
         ({"test": VAW["val"]}, ["1 image in more than one part, such as 713"]),

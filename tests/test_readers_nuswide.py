@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from partly.errors import ConfigError, DataError, PartlyError
+from builders import message_of
+from partly.errors import ConfigError, DataError
 from partly.hiding import hide
 from partly.readers import read, recognise
 from partly.readers.paper import differences
@@ -50,12 +51,6 @@ def release(root: Path, rows: str | None = None, name: str = "nus_wid_data.csv")
     return root / name
 
 
-def message_of(path: Path, **options: object) -> str:
-    with pytest.raises(PartlyError) as caught:
-        read(path, **options)
-    return str(caught.value)
-
-
 @pytest.mark.parametrize("concepts", ["Concepts81.txt", "ConceptsList/Concepts81.txt"])
 @pytest.mark.parametrize("truth", ["Groundtruth", "GroundTruth"])
 def test_official(tmp_path: Path, concepts: str, truth: str) -> None:
@@ -76,6 +71,7 @@ def test_official_without_a_list_of_concepts(tmp_path: Path) -> None:
 
 def test_official_inside_a_folder_of_its_own(tmp_path: Path) -> None:
     official(tmp_path / "NUS-WIDE")
+    (tmp_path / "__MACOSX").mkdir()
     assert recognise(tmp_path) == "nuswide"
     assert len(read(tmp_path)) == 6
 
@@ -201,11 +197,29 @@ def test_csv_with_images_elsewhere(tmp_path: Path) -> None:
         ("a.jpg,\"['sky'\",train\n", "line 2, column label"),
         ("a.jpg,\"__import__('os').abort()\",train\n", "line 2, column label"),  # never evaluated
         ("a.jpg,['sky'],holdout\n", "line 2, column split_name: 'holdout'"),
-        ("a.jpg,['sky'],train\na.jpg,['sky'],train\n", "image ids occur more than once: a.jpg"),
+        (",['sky'],train\n", "line 2, column filename: '' is not like images/"),
     ],
 )
 def test_csv_refuses(tmp_path: Path, rows: str, sentence: str) -> None:
     assert sentence in message_of(release(tmp_path, rows))
+
+
+def test_csv_with_an_image_twice(tmp_path: Path) -> None:
+    rows = "a.jpg,['sky'],train\n\nb.jpg,[],train\na.jpg,['sky'],train\n"
+    table = read(release(tmp_path, rows))
+    assert table.ids.tolist() == ["a.jpg", "b.jpg"]
+    assert table.dense().tolist() == [[1], [0]]
+    assert any("1 row of images that were there before: merged" in note for note in table.notes)
+    for other in ("a.jpg,[],train\n", "a.jpg,['sky'],val\n"):
+        file = release(tmp_path, rows + other)
+        sentence = f"a.jpg occurs more than once, and not with the same labels and split: {file}, "
+        assert f"{sentence}line 2, {file}, line 5, {file}, line 6" in message_of(file)
+
+
+def test_a_label_file_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = official(tmp_path) / "Groundtruth/TrainTestLabels/Labels_sky_Train.txt"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert read(tmp_path).dense()[:4, 2].tolist() == [1, 0, 1, 1]
 
 
 def test_another_csv_is_not_taken_for_it(tmp_path: Path) -> None:

@@ -82,8 +82,9 @@ def test_all_parts(v4: Path) -> None:
     assert table.paths.tolist() == [
         str(v4 / split / f"{image}.jpg") for split, image in zip(splits, table.ids, strict=True)
     ]
-    assert len(table.notes) == 1
+    assert len(table.notes) == 2
     assert "Table II" in table.notes[0]
+    assert "5,655,108" in table.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,65 @@ def test_the_boxable_file_is_read_instead_of_the_full_one(v4: Path) -> None:
     assert labels_of(everything) == {IDS[0]: {"Cat": 0, "Owl": 1}, IDS[1]: {"Owl": 0}}
 
 
+def test_the_full_label_file_when_asked_for(v4: Path) -> None:
+    """As for the paper's counts: images of all classes, labels of the boxable ones."""
+    options = {"labels": "full", "classes": "class-descriptions-boxable.csv"}
+    full = "-annotations-human-imagelabels.csv"
+    write_labels(v4 / f"train{full}", f"0 {CAT} 0", f"0 {OWL} 1", f"1 {OWL} 0")
+    missing = [f"has no {split}{full}, only {split}-" for split in ("validation", "test")]
+    refuses(v4, *missing, **options)
+    for split, image in (("validation", 2), ("test", 3)):
+        write_labels(v4 / f"{split}{full}", f"{image} {DOG} 1")
+    (v4 / "train-images-boxable-with-rotation.csv").write_text(f"ImageID\n{IDS[0]}\n")
+    table = read(v4, **options)
+    assert table.names == ("Cat", "Dog", "Café")
+    assert labels_of(table.part("train")) == {IDS[0]: {"Cat": 0}, IDS[1]: {}}
+    assert labels_of(read(v4, labels="boxable").part("train")) == {IDS[0]: {"Cat": 1}}
+    (v4 / "class-descriptions-boxable.csv").unlink()
+    refuses(v4, "there is no file class-descriptions-boxable.csv", **options)
+    refuses(v4, "labels is one of auto, full, boxable", labels="all")
+
+
+def test_v7_pairs_val_with_validation(tmp_path: Path) -> None:
+    ending = "-annotations-human-imagelabels.csv"
+    write_labels(tmp_path / f"oidv7-val{ending}", f"0 {CAT} 1", f"1 {CAT} 0")
+    write_labels(tmp_path / f"validation{ending}", f"2 {CAT} 1")
+    listed = "\n".join(["ImageID,Subset", f"{IDS[1]},validation", f"{IDS[3]},validation"])
+    (tmp_path / "validation-images-with-rotation.csv").write_text(listed)
+    table = read(tmp_path)
+    assert labels_of(table) == {IDS[1]: {CAT: 0}, IDS[3]: {}}
+    assert (
+        f"validation: labels from oidv7-val{ending}, images from "
+        f"validation-images-with-rotation.csv; not read: validation{ending}"
+    ) in table.notes
+
+
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [
+        ("oidv7-val-annotations-human-imagelabels.csv", "validation"),
+        ("test-annotations-human-imagelabels-boxable.csv", "test"),
+        ("test/annotations-human.csv", "test"),
+        ("labels.csv", "train"),
+    ],
+)
+def test_a_label_file_alone(tmp_path: Path, name: str, split: str) -> None:
+    file = write_labels(tmp_path / name, f"0 {CAT} 1", f"1 {DOG} 0")
+    write_labels(file.parent / "train-annotations-human-imagelabels.csv", f"2 {FOX} 1")
+    assert recognise(file) == "openimages"
+    table = read(file)
+    assert labels_of(table) == {IDS[0]: {CAT: 1}, IDS[1]: {DOG: 0}}
+    assert table.splits.tolist() == [split] * 2
+
+
+def test_other_files_of_open_images_alone(tmp_path: Path) -> None:
+    machine = tmp_path / "train-annotations-machine-imagelabels.csv"
+    refuses(write_labels(machine, f"0 {CAT} 0.9"), "labels that a machine made")
+    boxes = tmp_path / "train-annotations-bbox.csv"
+    boxes.write_text(f"{HEADER},XMin,XMax,YMin,YMax\n{IDS[0]},xclick,{CAT},1,0,1,0,1\n")
+    refuses(boxes, "has boxes")
+
+
 def test_labels_that_are_not_in_the_set_are_left_out(v4: Path) -> None:
     table = read(v4, classes=["Dog", CAT])
     assert table.names == ("Dog", "Cat")
@@ -211,11 +271,12 @@ def test_rows_that_contradict_each_other(tmp_path: Path) -> None:
     write_labels(
         file, f"0 {CAT} 1", f"1 {CAT} 1", f"0 {CAT} 0", f"0 {DOG} 1", f"0 {CAT} 1", f"1 {DOG} 0"
     )
-    error = refuses(tmp_path, "1 label verified both", f"image {IDS[0]}, label {CAT}", "conflicts=")
+    found = f"image {IDS[0]}, label {CAT}: positive in line 2, negative in line 4"
+    error = refuses(tmp_path, f"{file}: 1 label is given", found, "conflicts=")
     assert isinstance(error, LabelError)
     table = read(tmp_path, conflicts="unknown")
     assert labels_of(table) == {IDS[0]: {DOG: 1}, IDS[1]: {CAT: 1, DOG: 0}}
-    assert "1 label verified both as positive and as negative: unknown" in table.notes
+    assert "train: 1 label verified both as positive and as negative: unknown" in table.notes
     refuses(tmp_path, "conflicts is one of error, unknown", conflicts="ignore")
 
 
@@ -247,8 +308,26 @@ def test_the_problems_of_all_parts_come_at_once(v4: Path) -> None:
 
 
 def test_an_image_in_two_parts(v4: Path) -> None:
-    write_labels(v4 / "test-annotations-human-imagelabels-boxable.csv", f"0 {FOX} 0")
-    refuses(v4, "more than once", IDS[0])
+    file = write_labels(v4 / "test-annotations-human-imagelabels-boxable.csv", f"0 {FOX} 0")
+    files = f"({file.name.replace('test', 'train')}, {file.name})"
+    refuses(v4, f"1 image in more than one part: {IDS[0]} {files}")
+
+
+def test_conflicts_are_found_where_rows_are_left_out(v4: Path) -> None:
+    """The lines are those of the file, although other rows of it are not read."""
+    for split in ("train", "test"):
+        file = v4 / f"{split}-annotations-human-imagelabels-boxable.csv"
+        rows = [f"0 {OWL} 1", f"0 {CAT} 0.5", f"0 {CAT} 0", f"0 {OWL} 0", f"0 {CAT} 1"]
+        write_labels(file, *rows)
+    error = refuses(v4, "label Cat: positive in line 6, negative in line 4")
+    assert isinstance(error, LabelError)
+    assert len(error.problems) == 2
+
+
+def test_an_empty_image_id(tmp_path: Path) -> None:
+    file = tmp_path / "train-annotations-human-imagelabels.csv"
+    file.write_text(f"{HEADER}\n{IDS[0]},v,{CAT},1\n,v,{CAT},1\n")
+    refuses(tmp_path, f"no ImageID in {file}, line 3")
 
 
 # Images
@@ -264,6 +343,9 @@ def test_image_folders(v4: Path, folder: str) -> None:
 def test_images_elsewhere(v4: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     images = tmp_path_factory.mktemp("images")
     assert read(v4, images=images).paths[3] == str(images / "test" / f"{IDS[3]}.jpg")
+    error = refuses(v4, "there is no such folder", images=images / "nowhere")
+    assert isinstance(error, ConfigError)
+    refuses(v4, "images=2017: there is no such folder", images=2017)
 
 
 def write_tar(tar: Path, members: dict[str, bytes]) -> None:

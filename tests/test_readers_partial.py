@@ -1,23 +1,19 @@
 """CheXpert, VISPR, VG-200, Vireo Food-172, lists of positives and .npy arrays of others."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from partly.errors import ConfigError, PartlyError
+from builders import message_of, said
+from partly.errors import ConfigError
 from partly.readers import read, recognise
 from partly.readers.chexpert import FINDINGS
 
 SPLITS = Path(__file__).parents[2] / "shared" / "data" / "published_splits"
-
-
-def message_of(path: Path, **options: Any) -> str:
-    with pytest.raises(PartlyError) as caught:
-        read(path, **options)
-    return str(caught.value)
 
 
 # CheXpert
@@ -146,6 +142,21 @@ def test_chexpert_refuses(tmp_path: Path) -> None:
         read(root, uncertain="positiv")
 
 
+def test_chexpert_with_an_image_twice_or_without_a_name(tmp_path: Path) -> None:
+    root = chexpert(tmp_path)
+    again = [*STUDIES["train"], STUDIES["train"][1]]
+    chexpert_csv(root / "train.csv", again, f"{RELEASE}/")
+    assert len(read(root)) == 4
+    assert said(read(root), "1 row of images that were there before")
+    lateral, frontal = STUDIES["train"][2], (STUDIES["train"][1][0], {"Edema": "0.0"})
+    chexpert_csv(root / "train.csv", [lateral, STUDIES["train"][1], frontal], f"{RELEASE}/")
+    message = message_of(root, view="frontal")
+    assert f"{frontal[0]} occurs more than once" in message
+    assert f"{root / 'train.csv'}, line 3, {root / 'train.csv'}, line 4" in message
+    chexpert_csv(root / "train.csv", [lateral, ("", {}), ("", {})], "")
+    assert "train.csv, line 3: the Path is empty; 2 rows without one" in message_of(root)
+
+
 def test_a_manifest_called_train_csv_is_not_chexpert(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("path,cat\na.jpg,1\n")
     assert recognise(tmp_path / "train.csv") == "manifest"
@@ -215,6 +226,30 @@ def test_vispr_refuses(tmp_path: Path) -> None:
     assert "2017_77.json: labels is a list" in message
 
 
+def test_vispr_collects_broken_files(tmp_path: Path) -> None:
+    root = vispr(tmp_path)
+    for number in range(30):
+        content = ("{", "[]")[number % 2]
+        (root / "val2017" / f"broken{number:02d}.JSON").write_text(content)
+    message = message_of(root)
+    assert f"cannot read {root / 'val2017/broken00.JSON'}" in message
+    assert "broken19.JSON is not an object" in message
+    assert "broken20" not in message
+    assert message.endswith("and 10 more files that cannot be used")
+
+
+def test_vispr_with_an_id_twice(tmp_path: Path) -> None:
+    root = vispr(tmp_path)
+    content = (root / "train2017/2017_9.json").read_text()
+    (root / "train2017/copy.json").write_text(content)
+    assert read(root).ids.tolist() == ["2017_10", "2017_9", "2017_77", "2017_5"]
+    assert said(read(root), "1 row of images that were there before")
+    (root / "train2017/copy.json").write_text(content.replace("a0_safe", "a4_gender"))
+    message = message_of(root)
+    assert "2017_9 occurs more than once" in message
+    assert f"{root / 'train2017/2017_9.json'}, {root / 'train2017/copy.json'}" in message
+
+
 def test_vispr_refuses_labels_that_are_not_listed(tmp_path: Path) -> None:
     root = vispr(tmp_path)
     (root / "attributes.tsv").write_text("idx\tattribute_id\n0\ta0_safe\n")
@@ -281,6 +316,14 @@ def test_vg200_images_in_one_folder_or_two(tmp_path: Path) -> None:
     assert read(root).paths.tolist() == [
         str(root / "VG_100K_2/300.jpg"), str(root / "VG_100K/1.jpg"), str(root / "VG_100K/20.jpg"),
     ]  # fmt: skip
+    (tmp_path / "tars").mkdir()
+    for folder in ("VG_100K", "VG_100K_2"):
+        with tarfile.open(tmp_path / "tars" / f"{folder}.tar", "w") as tar:
+            tar.add(root / folder, folder)
+    paths = read(root, images=str(tmp_path / "tars")).paths
+    assert [Path(path.partition("[")[0]).name for path in paths[:2]] == [
+        "VG_100K_2.tar", "VG_100K.tar",
+    ]  # fmt: skip
     (tmp_path / "flat").mkdir()
     (tmp_path / "flat/300.jpg").touch()
     assert read(root, images=str(tmp_path / "flat")).paths[1] == str(tmp_path / "flat/1.jpg")
@@ -291,7 +334,11 @@ def test_vg200_refuses(tmp_path: Path) -> None:
     (root / "test_list_500.txt").write_text("20.jpg\n555.jpg\n")
     assert "has no labels for 1 listed image: 555.jpg" in message_of(root)
     (root / "test_list_500.txt").write_text("1.jpg\n")
-    assert "image ids occur more than once: 1.jpg" in message_of(root)
+    files = [root / name for name in ("train_list_500.txt", "test_list_500.txt")]
+    assert f"split: {files[0]}, line 2, {files[1]}, line 1" in message_of(root)
+    (root / "test_list_500.txt").write_text("20.jpg\n\n20.jpg\n")
+    assert read(root).ids.tolist() == ["300.jpg", "1.jpg", "20.jpg"]
+    assert said(read(root), "1 row of images that were there before")
     (root / "test_list_500.txt").unlink()
     assert "there is no" in message_of(root)
 
@@ -345,14 +392,35 @@ def test_food172_images_elsewhere(tmp_path: Path) -> None:
     ("lines", "sentence"),
     [
         ("/1/4_41.jpg 1 1\n", "has 2 labels a line for 3 names"),
-        ("/1/4_41.jpg 1 1 1\n/1/4_5.jpg 1 1\n", "IngreLabel.txt"),
-        ("/1/4_41.jpg 1 1 x\n", "IngreLabel.txt"),
-        ("/1/4_41.jpg 1 1 2\n", "/1/4_41.jpg: label 2 is 2, not 1, -1 or 0"),
+        ("/1/4_41.jpg 1 1 1\n\n/1/4_5.jpg 1 1\n", "1 line not of an image and 3 labels"),
+        ("/1/4_41.jpg 1 1 1\n\n/1/4_5.jpg 1 1\n", "line 3 (/1/4_5.jpg 1 1)"),
+        ("/1/4_41.jpg 1 1 x\n", "line 1 (/1/4_41.jpg 1 1 x)"),
+        ("/1/4_41.jpg 1 1 2\n", "line 1 (/1/4_41.jpg 1 1 2)"),
         ("/1/4_41.jpg 1 1 1\n/1/4_5.jpg 1 1 1\n", "no labels for 1 listed image: 172/0_1.jpg"),
     ],
 )
 def test_food172_refuses(tmp_path: Path, lines: str, sentence: str) -> None:
     assert sentence in message_of(food172(tmp_path, lines))
+
+
+FOOD = "/1/4_41.jpg -1 1 -1 \r\n\n/1/4_5.jpg -1 -1 1\n/172/0_1.jpg 1 -1 1\t\n"
+
+
+def test_food172_lines_that_end_in_a_space_or_come_again(tmp_path: Path) -> None:
+    root = food172(tmp_path, "\ufeff" + FOOD + "/1/4_5.jpg 0 0 1\n")
+    table = read(root)
+    assert table.dense().tolist() == [[1, 0, 1], [0, 0, 1], [0, 1, 0]]
+    assert said(table, "1 row of images that were there before")
+    folder = root / "SplitAndIngreLabel"
+    (folder / "IngreLabel.txt").write_text(FOOD + "/1/4_5.jpg 1 0 1\n")
+    message = message_of(root)
+    assert "1/4_5.jpg occurs more than once, and not with the same labels" in message
+    assert "IngreLabel.txt, line 3" in message
+    assert "IngreLabel.txt, line 5" in message
+    (folder / "IngreLabel.txt").write_text(FOOD)
+    (folder / "TE.txt").write_text("/1/4_41.jpg\n/1/4_5.jpg\n")
+    message = message_of(root)
+    assert f"{folder / 'VAL.txt'}, line 1, {folder / 'TE.txt'}, line 2" in message
 
 
 def test_food172_with_missing_files(tmp_path: Path) -> None:
@@ -396,6 +464,8 @@ def test_list_options(tmp_path: Path) -> None:
     file = a_list(tmp_path, LIST)
     assert len(read(file, labels=80).names) == 80
     assert len(read(file, labels="80").names) == 80  # from a command line
+    many = a_list(tmp_path, "a.jpg,100000\n", "many.txt")
+    assert len(read(many, labels=100_001).names) == 100_001
     names = a_list(tmp_path, "cat\r\ndog\nchair\nRad\n\nTür\n", "names.txt")
     assert read(file, names=str(names)).names == ("cat", "dog", "chair", "Rad", "Tür")
     (tmp_path / "train2014").mkdir()
@@ -418,6 +488,9 @@ def test_list_options(tmp_path: Path) -> None:
         ("a.jpg,1\na.jpg,2\n", {}, "image ids occur more than once: a.jpg"),
         ("a.jpg,\n", {}, "has no label at all"),
         (f"a.jpg,{2**70}\n", {}, str(2**70)),
+        ("a.jpg,1\n\nb.jpg,2 999999999\nc.jpg,3\n", {}, "line 3: the number 999999999 would make"),
+        ("a.jpg,1\n", {"names": 5}, "cannot read 5"),
+        ("a.jpg,1\n", {"images": 2017}, "images=2017: there is no such folder"),
     ],
 )
 def test_list_refuses(tmp_path: Path, content: str, options: dict, sentence: str) -> None:

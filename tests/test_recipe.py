@@ -50,3 +50,23 @@ def test_a_recipe_that_cannot_be_read(tmp_path, content):
         path.write_text(content, encoding="latin-1")
     with pytest.raises(ConfigError, match="cannot read the recipe"):
         Recipe.read(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("[training]\naugment = 5", "augment must be text, not 5"),
+        ("[training]\nbackbone = 5", "backbone must be text, not 5"),
+        ('[training]\nhead_only = "no"', "head_only must be true or false, not 'no'"),
+        ('[training]\noptions = "x"', "options must be names and values"),
+        ('[data]\noptions = "x"', "options are names and values"),
+        ('[study]\nmethods = "partly"', "methods is a list of texts"),
+        ('[study]\nseeds = "3"', "seeds is a whole number"),
+    ],
+)
+def test_values_of_the_wrong_kind(tmp_path, content, sentence):
+    (tmp_path / "kinds.toml").write_text(content)
+    with pytest.raises(ConfigError) as caught:
+        Recipe.read(tmp_path / "kinds.toml")
+    (problem,) = caught.value.problems
+    assert sentence in problem

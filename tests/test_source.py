@@ -2,11 +2,15 @@
 
 import csv
 import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builders import partly_here, partly_works, write_manifest, write_pictures
+from builders import environment, partly_here, partly_works, write_manifest, write_pictures
 from partly import checkpoint, runs, workflow
 from partly.errors import ConfigError, DataError
 from partly.source import Source
@@ -113,3 +117,58 @@ def test_options_of_the_format_reach_the_reader(tmp_path):
     answer = partly_here("check", path, "--read", "colour=red", "--verify", "off")
     assert answer.code == 2
     assert "no option colour" in answer.err
+
+
+def test_a_run_goes_on_reading_its_data_as_it_began(tmp_path):
+    labels = write_pictures(tmp_path, 30)
+    data = write_manifest(tmp_path / "data.csv", labels * 2 - 1)  # 1 and -1, which is negative
+    data.write_text(data.read_text().replace(",,", ",-1,").replace(",\n", ",-1\n"))
+    run = tmp_path / "run"
+    partly_works("train", data, "--out", run, *QUICK, "--convention", "signed")
+    answer = partly_here("train", data, "--out", run, "--resume", "--epochs", 2)
+    assert answer.code == 0, answer.err
+
+
+def test_a_fresh_start_forgets_what_an_earlier_one_left_out(data, tmp_path):
+    run = tmp_path / "run"
+    partly_works("train", data, "--out", run, *QUICK, "--on-bad-image", "skip")
+    for name in runs.RESULTS:  # killed before there was anything to lose
+        (run / name).unlink()
+    for name in BAD:
+        (tmp_path / name).write_bytes((tmp_path / "0000.png").read_bytes())
+    partly_works("train", data, "--out", run, *QUICK)
+    assert not (run / runs.SKIPPED).exists()
+    assert checkpoint.read_json(run / runs.CONFIG)["images"] == 60
+
+
+def test_processes_that_look_at_images_end_with_the_one_that_started_them(tmp_path):
+    """After a kill -9 nobody is left."""
+    write_manifest(tmp_path / "data.csv", write_pictures(tmp_path, 40))
+    script = (
+        "import os, time\n"
+        "from partly import images\n"
+        "from partly.texts import Texts\n"
+        "images.BLOCK = 8\n"
+        "slow = images.inspect\n"
+        "def inspect(*given):\n"
+        f"    open({str(tmp_path / 'pids')!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "    time.sleep(1)\n"
+        "    return slow(*given)\n"
+        "images.inspect = inspect\n"
+        f"folder = {str(tmp_path)!r}\n"
+        "paths = Texts.of([os.path.join(folder, f'{n:04d}.png') for n in range(40)])\n"
+        "images.find_problems(paths, workers=2)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], env=environment())
+    pids = tmp_path / "pids"
+    waits_until(lambda: pids.exists() and len(set(pids.read_text().split())) == 2)
+    process.kill()
+    process.wait()
+    waits_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.read_text().split()))
+
+
+def waits_until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)

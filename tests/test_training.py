@@ -205,7 +205,7 @@ def test_a_stopped_training_draws_the_same_numbers_when_it_goes_on(
 ):
     """Dropout in a network on pictures: the random state must be what it would have been."""
 
-    def build(*_: Any) -> Any:
+    def build(*_: Any, **more: Any) -> Any:
         backbone = nn.Sequential(training.models.small_network(4), nn.Dropout(0.5))
         return training.models.Classifier(backbone, 32, 3)
 

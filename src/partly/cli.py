@@ -425,6 +425,7 @@ def predict(
     ],
     out: Annotated[Path, typer.Option(help="CSV to write")] = Path("scores.csv"),
     format: Format = None,
+    read: Read = None,
     on_bad_image: OnBadImage = None,
     verify: Verify = None,
     device: Device = None,
@@ -520,7 +521,7 @@ def ablate(
     data: Data,
     out: Annotated[Path, typer.Option(help="folder of the ablation")] = Path("runs/ablate"),
     method: Annotated[str, typer.Option(help="a method that has parts: paper or partly")] = "paper",
-    settings: Annotated[str, typer.Option(help="comma-separated")] = "pal:0.6,ppl:0.6",
+    settings: Annotated[str | None, typer.Option(help="comma-separated [pal:0.6,ppl:0.6]")] = None,
     recipe: RecipeFile = None,
     format: Format = None,
     read: Read = None,
@@ -562,7 +563,9 @@ def ablate(
         source,
         out,
         method=method,
-        settings=settings.split(","),
+        settings=settings.split(",")
+        if settings
+        else chosen.study.get("settings", experiments.ABLATION_SETTINGS),
         seeds=chosen.study.get("seeds", 3) if seeds is None else seeds,
         config=config,
         jobs=jobs,

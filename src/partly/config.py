@@ -5,7 +5,7 @@ of which is written into the run's folder.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +86,10 @@ class Config:
 
     def problems(self) -> Iterator[str]:
         """Everything that is wrong with these choices."""
+        wrong = list(self._wrong_kinds())
+        yield from wrong
+        if wrong:
+            return  # the questions below need text where text belongs
         try:
             methods.get(self.method).check(self.options)
         except PartlyError as error:
@@ -104,6 +108,18 @@ class Config:
             yield "head_only never trains the backbone: there is nothing for linear_start to start"
         if self.head_only and self.mix != "none":
             yield "head_only looks at each image by itself: it cannot mix them"
+
+    def _wrong_kinds(self) -> Iterator[str]:
+        """Choices that are not even of the right kind, as a recipe or a script may hold them."""
+        for field_ in fields(self):
+            value, default = getattr(self, field_.name), field_.default
+            if isinstance(default, bool) and not isinstance(value, bool):
+                yield f"{field_.name} must be true or false, not {value!r}"
+            text = isinstance(default, str) or field_.name in ("backbone", "normalise")
+            if text and not (isinstance(value, str) or (value is None and default is None)):
+                yield f"{field_.name} must be text, not {value!r}"
+        if not isinstance(self.options, Mapping):
+            yield f"options must be names and values, not {self.options!r}"
 
     @property
     def look(self) -> Look:

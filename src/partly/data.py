@@ -9,7 +9,8 @@ once, to flip, to cut out and to normalise, happens on the device.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, Queue
@@ -21,7 +22,7 @@ from PIL import Image
 from torch import Tensor
 
 from partly import draws, images, tars
-from partly.errors import ConfigError, DataError, first_few, raise_if
+from partly.errors import ConfigError, DataError, PartlyWarning, RunError, first_few
 from partly.labels import LabelTable
 from partly.texts import Texts
 
@@ -159,7 +160,8 @@ class ImageInputs:
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         made = self._make(chunks, epoch)
         # Those two steps borrow torch's generator, which a second thread must not.
-        borrows = self.on_gpu and epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
+        drawn = epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
+        borrows = drawn and (self.on_gpu or not self.workers)
         return made if self.device.type == "cpu" or borrows else ahead(made, self.device)
 
     def _make(self, chunks: Chunks, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
@@ -167,7 +169,7 @@ class ImageInputs:
         pictures = kind(self.paths, self.keys, self.look, self.seed, epoch)
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
             pictures,  # type: ignore[arg-type]  # it has __len__ and __getitem__
-            batch_sampler=[chunk.tolist() for chunk in chunks],
+            batch_sampler=chunks,  # type: ignore[arg-type]  # numbers are numbers
             collate_fn=pictures.stack,
             num_workers=self.workers,
             generator=torch.Generator(),  # or each epoch would take a draw from the model's own
@@ -175,13 +177,20 @@ class ImageInputs:
             prefetch_factor=4 if self.workers else None,
             pin_memory=self.device.type == "cuda" and not self.on_gpu,
         )
-        for chunk, batch in zip(chunks, loader, strict=True):
+        for chunk, batch in zip(chunks, _watched(loader), strict=True):
             if isinstance(batch, DataError):
                 raise batch
             if self.on_gpu:
-                batch = decode_on_gpu(batch, self.look, self.device)
+                batch = self._decoded(batch, chunk)
             inputs = self._finish(batch.to(self.device, non_blocking=True), chunk, epoch)
             yield torch.from_numpy(chunk), inputs
+
+    def _decoded(self, batch: "Encoded", chunk: np.ndarray) -> Tensor:
+        try:
+            return decode_on_gpu(batch, self.look, self.device)
+        except images.ImageProblem as problem:
+            named = first_few([self.paths[row] for row in chunk], len(chunk))
+            raise DataError(f"cannot read one of these images: {problem}: {named}") from None
 
     def _finish(self, pictures: Tensor, chunk: np.ndarray, epoch: int | None) -> Tensor:
         """uint8 [B, S, S, 3] -> normalised [B, 3, S, S], flipped and cut where it is drawn."""
@@ -197,6 +206,18 @@ class ImageInputs:
             centre = draws.uniform(self.seed, draws.CUTOUT, epoch, keys[:, None], columns)
             inputs = cut_out(inputs, centre)
         return inputs
+
+
+def _watched(loader: Iterable[Any]) -> Iterator[Any]:
+    """The loader's batches; a worker that was killed is a sentence."""
+    try:
+        yield from loader
+    except RuntimeError as error:
+        if "DataLoader worker" not in str(error):
+            raise
+        raise RunError(
+            "a process that reads images was killed, perhaps for want of memory: fewer --workers"
+        ) from None
 
 
 class _Pictures:
@@ -226,7 +247,7 @@ class _Pictures:
         if not DRAWN_BY_TORCH & {*steps}:
             return np.asarray(_resized(picture, self.look))
         with torch.random.fork_rng(devices=[]):  # torchvision draws from torch's own generator
-            torch.manual_seed(self.seed_of(row))
+            torch.default_generator.manual_seed(self.seed_of(row))  # the CPU's alone
             box = random_part(picture.size) if "crop" in steps else None
             picture = _resized(picture, self.look, box)
             return np.asarray(_randaugment(picture) if "randaugment" in steps else picture)
@@ -356,8 +377,14 @@ def decode_on_gpu(batch: Encoded, look: Look, device: torch.device) -> Tensor:
     items = batch.content.split(batch.sizes)
     encoded = [item for item, shape in zip(items, batch.shapes, strict=True) if shape is None]
     try:
-        decoded = iter(decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device))
-    except RuntimeError:  # one that the GPU cannot read: the CPU reads them all
+        on_device = decode_jpeg(encoded, mode=ImageReadMode.RGB, device=device) if encoded else []
+        decoded = iter(on_device)
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # one that the GPU cannot read
+        reason = str(error).splitlines()[0]
+        said = f"the CPU decodes a batch that the GPU cannot: {reason}"
+        warnings.warn(said, PartlyWarning, stacklevel=2)
         decoded = (_pixels(images.decode(item.numpy().tobytes()), device) for item in encoded)
     pictures = [
         next(decoded) if shape is None else item.to(device).view(*shape, 3).permute(2, 0, 1)
@@ -381,7 +408,7 @@ def _resized_on_gpu(pixels: Tensor, seed: int | None, look: Look) -> Tensor:
         left, top, right, bottom = box
         return resize(pixels[:, top:bottom, left:right], [look.size] * 2, antialias=True)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)
         left, top, right, bottom = random_part(size) if "crop" in look.steps else (0, 0, *size)
         picture = resize(pixels[:, top:bottom, left:right], [look.size] * 2, antialias=True)
         return _randaugment(picture) if "randaugment" in look.steps else picture
@@ -445,6 +472,5 @@ def open_inputs(
         return FeatureInputs(table.features, device)
     if table.paths is None:
         raise DataError("the table has neither image paths nor features")
-    raise_if(missing_images(table.paths), DataError)
     keys = table.ids.keys()
     return ImageInputs(table.paths, device, look, keys=keys, seed=seed, workers=workers)

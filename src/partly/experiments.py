@@ -11,29 +11,28 @@ import io
 import json
 import os
 import platform
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 
-from partly import checkpoint, metrics, runs
+from partly import checkpoint, metrics, models, runs
 from partly import methods as registry
 from partly.config import Config
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
+from partly.processes import cores, follow_parent
 from partly.source import Source
-from partly.training import look_once, train
+from partly.training import look_through, open_eye, train
 
 Results = dict[str, Any]
 Say = Callable[[str], None]
@@ -145,7 +144,9 @@ def run_study(
         raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
-    source = check_images(Source.of(data), say)
+    source, images = check_images(Source.of(data), say)
+    if images is not None:
+        config = settle_weights(config.complete(images), config, say)
     table = read_study(source, config, say)
     complete = config.complete(_part(table, "train"))
     folder = Path(out) / "runs"
@@ -219,27 +220,33 @@ def usual_jobs(device: str) -> int:
     """One a core this process may use; on a GPU one at a time, for they would share its memory."""
     if runs.choose_device(device).type == "cuda":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores()
 
 
 def _start_worker() -> None:
     """One thread a process, and no life after the parent's: a killed comparison leaves nobody."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to answer
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    follow_parent()
 
 
-def _end_with_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-    os._exit(1)
+def check_images(source: Source, say: Say) -> tuple[Source, LabelTable | None]:
+    """The same data less its bad images, which need not be looked for again; its table of images,
+    None where it has features."""
+    table, bad = source.open(say)
+    checked = replace(source, verify="off", leave_out=(*source.leave_out, *bad))
+    return checked, table if table.features is None else None
 
 
-def check_images(source: Source, say: Say) -> Source:
-    """The same data less its bad images, which need not be looked for again."""
-    _, bad = source.open(say)
-    return replace(source, verify="off", leave_out=(*source.leave_out, *bad))
+def settle_weights(complete: Config, config: Config, say: Say) -> Config:
+    """Find out once where weights come from: all trainings begin alike, those of tomorrow too."""
+    assert complete.backbone is not None
+    size, weights = complete.image_size, complete.weights
+    model = models.build(complete.backbone, 1, size=size)
+    origin = models.load_pretrained(model, complete.backbone, weights, size)
+    say(f"{complete.backbone} from {origin}")
+    if weights != "auto":
+        return config
+    return replace(config, weights="none" if origin.startswith("random") else "pretrained")
 
 
 _studies: dict[str, LabelTable] = {}
@@ -271,7 +278,10 @@ def _read_study(source: Source, config: Config, say: Say) -> LabelTable:
             f"the test part of {source.path} has no positive label: nothing can be scored"
         )
     if config.head_only and table.features is None:
-        table = look_once(table, config.complete(table), say)[1]
+        complete = config.complete(table)
+        eye, origin = open_eye(complete)
+        say(f"features of {complete.backbone} from {origin}, {complete.image_size} px")
+        table = look_through(eye, complete, table, say=say)
     return table
 
 

@@ -10,6 +10,8 @@ import hashlib
 import os
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -20,12 +22,15 @@ from torch import nn
 
 from partly import checkpoint, images
 from partly.data import ImageInputs, Look, split_into_chunks
-from partly.errors import DataError
+from partly.errors import DataError, RunError
 from partly.labels import LabelTable
+from partly.processes import keep_memory
+from partly.progress import Progress
 from partly.texts import Texts
 
 BLOCK = 2048  # images after which what was computed is kept
 DIGEST = 16  # bytes of an image's hash
+LARGEST = 65504.0  # that float16 can hold
 
 
 def cache_folder() -> Path:
@@ -42,6 +47,7 @@ def with_features(
     *,
     workers: int = 0,
     folder: Path | None = None,
+    quiet: bool = True,
     say: Callable[[str], None] = lambda line: None,
 ) -> LabelTable:
     """The table with what the backbone sees in each image; its augmentation is not used."""
@@ -51,14 +57,15 @@ def with_features(
     missing = np.flatnonzero(~kept.has(digests))
     if len(missing):
         say(f"computing features of {len(missing):,} of {len(table):,} images")
-        _extract(table.paths, missing, digests, backbone, look, device, workers, kept)
+        _extract(table.paths, missing, digests, backbone, look, device, workers, kept, quiet)
     return replace(table, paths=None, features=kept.get(digests), checked=True)
 
 
 def key_of(backbone: nn.Module, look: Look) -> str:
     """Changes with whatever changes a feature: the weights, the size, the statistics."""
     seen = {k: v for k, v in asdict(look).items() if k not in ("augment", "decode")}
-    digest = hashlib.sha256(f"partly features 1 {sorted(seen.items())}".encode())
+    described = f"partly features 1 {sorted(seen.items())} {backbone}"  # its layers, all of them
+    digest = hashlib.sha256(described.encode())
     for name, tensor in backbone.state_dict().items():
         digest.update(name.encode())
         digest.update(np.ascontiguousarray(tensor.detach().cpu().numpy()).data)
@@ -67,17 +74,20 @@ def key_of(backbone: nn.Module, look: Look) -> str:
 
 def content_digests(paths: Texts) -> np.ndarray:
     """[N] of 16 bytes: the hash of each image file; an error names all that cannot be read."""
-    digests = np.zeros(len(paths), dtype=f"V{DIGEST}")
     problems: dict[int, str] = {}
-    for row, path in enumerate(paths):
+
+    def digest(row: int) -> bytes:
         try:
-            content = images.read(path)
-            digests[row] = np.void(hashlib.blake2b(content, digest_size=DIGEST).digest())
+            return hashlib.blake2b(images.read(paths[row]), digest_size=DIGEST).digest()
         except images.ImageProblem as problem:
             problems[row] = str(problem)
+            return bytes(DIGEST)
+
+    with ThreadPoolExecutor() as pool:  # reading and hashing wait for no one
+        digests = b"".join(pool.map(digest, range(len(paths)), chunksize=256))
     if problems:
         raise DataError(list(images.describe_problems(paths, problems)))
-    return digests
+    return np.frombuffer(digests, dtype=f"V{DIGEST}")
 
 
 class Kept:
@@ -89,7 +99,6 @@ class Kept:
         found = [block for block in blocks if block is not None]
         self.digests = np.concatenate([digests for digests, _ in found] or [_NONE])
         self.features = [features for _, features in found]
-        self.order = np.argsort(_integers(self.digests), kind="stable")
 
     def has(self, digests: np.ndarray) -> np.ndarray:
         return self._places(digests) >= 0
@@ -102,23 +111,24 @@ class Kept:
 
     def add(self, digests: np.ndarray, features: np.ndarray) -> None:
         """Keep a block, whole or not at all."""
-        checkpoint.make_folder(self.folder)
+        self.digests = np.concatenate([self.digests, digests])
+        self.features.append(features)
 
         def write(place: Path) -> None:
             with place.open("wb") as file:
                 np.savez(file, digests=digests, features=features)
 
-        checkpoint.write_atomically(self.folder / f"{uuid.uuid4().hex}.npz", write)
-        self.digests = np.concatenate([self.digests, digests])
-        self.features.append(features)
-        self.order = np.argsort(_integers(self.digests), kind="stable")
+        with suppress(RunError):  # where nothing can be written, nothing is kept for the next time
+            checkpoint.make_folder(self.folder)
+            checkpoint.write_atomically(self.folder / f"{uuid.uuid4().hex}.npz", write)
 
     def _places(self, digests: np.ndarray) -> np.ndarray:
         if not len(self.digests):
             return np.full(len(digests), -1)
-        known, wanted = _integers(self.digests)[self.order], _integers(digests)
-        found = np.searchsorted(known, wanted).clip(max=len(known) - 1)
-        return np.where(known[found] == wanted, self.order[found], -1)
+        known, wanted = _integers(self.digests), _integers(digests)
+        order = np.argsort(known, kind="stable")
+        found = np.searchsorted(known, wanted, sorter=order).clip(max=len(known) - 1)
+        return np.where(known[order[found]] == wanted, order[found], -1)
 
 
 _NONE = np.zeros(0, dtype=f"V{DIGEST}")
@@ -147,22 +157,24 @@ def _extract(
     device: torch.device,
     workers: int,
     kept: Kept,
+    quiet: bool,
 ) -> None:
     """Compute the features of these rows and keep them block by block."""
-    from partly.progress import Progress
-
+    if device.type == "cpu":
+        keep_memory()
     _, first = np.unique(_integers(digests[rows]), return_index=True)
     rows = rows[np.sort(first)]  # the same picture twice is computed once
     backbone = backbone.to(device, memory_format=torch.channels_last).eval()
     inputs = ImageInputs(paths, device, look, workers=workers)
     size = 16 if device.type == "cpu" else 256  # what a CPU's cache holds
-    with Progress(-(-len(rows) // size), 0, quiet=True) as progress:
+    with Progress(-(-len(rows) // size), quiet=quiet) as progress:
         for block in split_into_chunks(rows, BLOCK):
             chunks = split_into_chunks(block, size)
             seen = []
             for _, batch in inputs.batches(chunks):
                 batch = batch.contiguous(memory_format=torch.channels_last)
                 with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    seen.append(backbone(batch).float().half().cpu().numpy())
-                progress.step(None)
+                    values = backbone(batch).float().clamp(-LARGEST, LARGEST)
+                seen.append(values.half().cpu().numpy())
+                progress.step()
             kept.add(digests[block], np.concatenate(seen))

@@ -6,21 +6,19 @@ them is and what is wrong with it.
 """
 
 import io
-import os
 import re
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
-from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from partly.errors import first_few
+from partly.processes import cores, in_order
 from partly.tars import read_bytes
 from partly.texts import Texts
 
@@ -167,7 +165,7 @@ def read(path: str) -> bytes:
         raise ImageProblem("this is a folder") from None
     except OSError as error:
         raise ImageProblem(error.strerror or str(error)) from None
-    except ValueError as error:  # a path with a zero byte
+    except (ValueError, OverflowError) as error:  # a path with a zero byte, a span beyond all size
         raise ImageProblem(str(error)) from None
 
 
@@ -304,7 +302,9 @@ class Inspection:
 
 def inspect_all(paths: Texts, how: str = "full", workers: int | None = None) -> Inspection:
     """`inspect` of every image, in as many processes as there are cores."""
-    parts = _in_blocks(partial(_inspect_block, how), paths, workers)
+    blocks = paths.blocks(BLOCK) if len(paths) else iter([paths])
+    count = min(workers or cores(), -(-len(paths) // BLOCK))
+    parts = list(in_order(partial(_inspect_block, how), blocks, count))
     problems = {
         BLOCK * number + place: what
         for number, part in enumerate(parts)
@@ -333,34 +333,6 @@ def _inspect_block(how: str, paths: Texts) -> Inspection:
 def find_problems(paths: Texts, how: str = "full", workers: int | None = None) -> dict[int, str]:
     """By row, what is wrong with each bad image of these."""
     return inspect_all(paths, how, workers).problems
-
-
-def _in_blocks(
-    look: Callable[[Texts], Inspection], paths: Texts, workers: int | None
-) -> list[Inspection]:
-    """`look` at each block of paths, in several processes."""
-    firsts = range(0, max(len(paths), 1), BLOCK)
-    workers = min(workers or len(os.sched_getaffinity(0)), len(firsts))
-    if workers < 2:
-        return [look(paths[first : first + BLOCK]) for first in firsts]
-    pool = ProcessPoolExecutor(
-        workers, mp_context=get_context("fork"), initializer=_hold, initargs=(paths,)
-    )
-    with pool:
-        return list(pool.map(partial(_look_at_held, look), firsts))
-
-
-_held: Texts | None = None  # in a process of the pool: forked with it, so that no path is sent
-
-
-def _hold(paths: Texts) -> None:
-    global _held
-    _held = paths
-
-
-def _look_at_held(look: Callable[[Texts], Inspection], first: int) -> Inspection:
-    assert _held is not None
-    return look(_held[first : first + BLOCK])
 
 
 def describe_problems(paths: Texts, problems: dict[int, str], limit: int = 5) -> Iterator[str]:

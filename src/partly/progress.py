@@ -10,6 +10,11 @@ from types import TracebackType
 from typing import Any
 
 
+def tell(line: str) -> None:
+    """A line for a person to read, beside the results."""
+    print(line, file=sys.stderr, flush=True)
+
+
 class Progress:
     """A bar with loss, mAP, rate and time left. `quiet` shows nothing."""
 
@@ -63,7 +68,7 @@ class Progress:
         if self.bar:
             self.bar.console.print(text, highlight=False)
         elif not self.quiet:
-            print(text, file=sys.stderr, flush=True)
+            tell(text)
 
 
 def _bar(total: int, done: int) -> tuple[Any, Any]:

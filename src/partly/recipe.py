@@ -57,6 +57,19 @@ def _problems(content: dict[str, Any]) -> Iterator[str]:
     training = content.get("training")
     if isinstance(training, dict) and set(training) <= set(allowed["training"]):
         yield from Config(**training).problems()
+    yield from _study_problems(content.get("study"))
     data = content.get("data")
     if isinstance(data, dict) and set(data) <= set(allowed["data"]):
         yield from Source("", **data).problems()
+
+
+def _study_problems(study: Any) -> Iterator[str]:
+    if not isinstance(study, dict):
+        return
+    for name in ("methods", "settings"):
+        value = study.get(name, [])
+        if not (isinstance(value, list) and all(isinstance(text, str) for text in value)):
+            yield f'{name} is a list of texts, such as ["an", "ign"], not {value!r}'
+    seeds = study.get("seeds", 1)
+    if isinstance(seeds, bool) or not isinstance(seeds, int):
+        yield f"seeds is a whole number, not {seeds!r}"

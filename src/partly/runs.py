@@ -13,13 +13,10 @@ report.html        the same as a page
 """
 
 import csv
-import ctypes
 import json
 import platform
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -37,7 +34,6 @@ CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
 
@@ -45,27 +41,12 @@ def choose_device(name: str = "auto") -> torch.device:
     """`auto` is the GPU where there is one."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
-        keep_memory()
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise DataError(f"device '{name}' was asked for, but there is no GPU here; use cpu or auto")
     try:
         return torch.device(name)
     except RuntimeError:
         raise ConfigError(f"no device '{name}'; use auto, cpu or cuda") from None
-
-
-@cache
-def keep_memory() -> None:
-    """Let the C library keep the large blocks that are freed, for the next step needs them again.
-
-    By default it returns them to the system, which fills them with zeros each time: a network on
-    two cores spends a third of its time on that. Where there is no glibc nothing changes.
-    """
-    with suppress(OSError, AttributeError):
-        library = ctypes.CDLL(None)
-        for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
-            library.mallopt(parameter, 2**30)
 
 
 def versions() -> dict[str, str]:
@@ -95,7 +76,10 @@ def keep_lines(path: Path, epochs: int) -> None:
 
 
 def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
-    """The ids of images that were left out, and what is wrong with each."""
+    """The ids of images that were left out, and what is wrong with each; no file for none."""
+    if not skipped:
+        (folder / SKIPPED).unlink(missing_ok=True)
+        return
 
     def write(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as file:

@@ -16,8 +16,10 @@ from partly import images
 from partly.errors import ConfigError, DataError, raise_if
 from partly.labels import LabelTable
 from partly.readers import read
+from partly.readers.common import counted, index_in
 from partly.texts import Texts
 
+MANY = 20_000  # images that take long enough to look at to say so
 ON_BAD_IMAGE = ("error", "skip")
 
 Say = Callable[[str], None]
@@ -45,7 +47,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        return Path(self.path).name
+        return Path(self.path).resolve().name
 
     def problems(self) -> list[str]:
         """Everything that is wrong with these choices."""
@@ -53,7 +55,9 @@ class Source:
             ("on_bad_image", self.on_bad_image, ON_BAD_IMAGE),
             ("verify", self.verify, images.VERIFY),
         )
-        return [
+        strange = not isinstance(self.options, Mapping)
+        wrong = [f"options are names and values, not {self.options!r}"] if strange else []
+        return wrong + [
             f"{name} is one of {', '.join(allowed)}, not '{value}'"
             for name, value, allowed in choices
             if value not in allowed
@@ -65,7 +69,8 @@ class Source:
         table = read(self.path, self.format, **self.options)
         if not self.leave_out:
             return table
-        return table.take(np.flatnonzero(~np.isin(np.asarray(table.ids), self.leave_out)))
+        bad = index_in(table.ids, Texts.of(list(self.leave_out))) >= 0
+        return table.take(np.flatnonzero(~bad))
 
     def open(self, say: Say = _silent) -> tuple[LabelTable, dict[str, str]]:
         """The table without its bad images, and what is wrong with each of those, by id."""
@@ -78,6 +83,8 @@ class Source:
         """The part of a table whose images can be read, and what is wrong with the others."""
         if table.paths is None or self.verify == "off":
             return table, {}
+        if len(table) > MANY:
+            say(f"looking at {len(table):,} images ({self.verify}); --verify quick takes less")
         bad = images.find_problems(table.paths, self.verify)
         if not bad:
             return table, {}
@@ -85,18 +92,16 @@ class Source:
         if self.on_bad_image == "error":
             hint = "mend them, or leave them out with --on-bad-image skip"
             raise DataError(
-                [*sentences, f"{_count(len(bad))} of {len(table):,} cannot be used: {hint}"]
+                [
+                    *sentences,
+                    f"{counted(len(bad), 'image')} of {len(table):,} cannot be used: {hint}",
+                ]
             )
         if len(bad) == len(table):
             raise DataError([*sentences, "no image is left"])
         for sentence in sentences:
             say(sentence)
-        say(f"{_count(len(bad))} of {len(table):,} left out, here and in the metrics")
+        say(f"{counted(len(bad), 'image')} of {len(table):,} left out, here and in the metrics")
         good = np.ones(len(table), dtype=bool)
         good[list(bad)] = False
-        named = Texts.of(table.ids)
-        return table.take(np.flatnonzero(good)), {named[row]: what for row, what in bad.items()}
-
-
-def _count(number: int) -> str:
-    return "1 image" if number == 1 else f"{number:,} images"
+        return table.take(np.flatnonzero(good)), {table.ids[row]: what for row, what in bad.items()}

@@ -12,6 +12,8 @@ from typing import Any, overload
 
 import numpy as np
 
+from partly.errors import DataError
+
 TextsLike = Any  # a sequence of texts: list, NumPy array, pyarrow column or `Texts`
 
 
@@ -36,11 +38,16 @@ class Texts:
 
         if isinstance(texts, Texts):
             return texts
-        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
-            texts = arrow.array(texts, arrow.large_string())
-        if not isinstance(texts, arrow.Array | arrow.ChunkedArray):
-            array = np.asarray(texts)
-            texts = arrow.array(array.astype(str).tolist() if array.size else [], arrow.string())
+        try:
+            if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+                texts = arrow.array(texts, arrow.large_string())
+            if not isinstance(texts, arrow.Array | arrow.ChunkedArray):
+                array = np.asarray(texts)
+                texts = arrow.array(
+                    array.astype(str).tolist() if array.size else [], arrow.string()
+                )
+        except UnicodeEncodeError as error:
+            raise DataError(f"the name {error.object!r} is not UTF-8: rename the file") from None
         column = texts.cast(arrow.large_string())
         if isinstance(column, arrow.ChunkedArray):
             column = column.combine_chunks()

@@ -34,16 +34,21 @@ from partly import (
     runs,
 )
 from partly.config import Config
-from partly.data import Inputs, open_inputs, split_into_chunks
-from partly.errors import ConfigError, RunError, raise_if
+from partly.data import Inputs, missing_images, open_inputs, split_into_chunks
+from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import LabelTable, check_trainable
-from partly.progress import Progress
+from partly.processes import keep_memory
+from partly.progress import Progress, tell
 from partly.schedules import learning_rate_factor
 
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 LINEAR_EPOCHS = 6  # of a linear start
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
 
 
 def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -81,36 +86,45 @@ def train(
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
+    if table.paths is not None:
+        raise_if(missing_images(table.paths), DataError)
     config = config.complete(table)
     folder = None if out is None else Path(out)
-    inputs_hash, eye = table.inputs_hash, None
+    going_on = folder is not None and resume and (folder / runs.CONFIG).exists()
+    began = checkpoint.read_json(folder / runs.CONFIG) if folder and going_on else {}
+    inputs_hash, eye, origin = table.inputs_hash, None, began.get("origin")
     if config.head_only and table.features is None:
-        with Progress(1, quiet=quiet) as progress:
-            eye, table = look_once(table, config, progress.say)
-            validation = validation and look_once(validation, config, progress.say)[1]
+        stored = runs.read_weights(folder, runs.EYE) if folder and going_on else None
+        eye, origin = open_eye(config, stored, origin)
+        say = _silent if quiet else tell
+        say(f"features of {config.backbone} from {origin}, {config.image_size} px")
+        see = partial(look_through, eye, config, quiet=quiet, say=say)
+        table, validation = see(table), validation and see(validation)
     record = describe(table, config) | {"inputs_hash": inputs_hash} | dict(notes or {})
     record["validation_hash"] = None if validation is None else validation.content_hash
-    if folder is not None and resume and (folder / runs.CONFIG).exists():
+    if folder is not None and going_on:
         check_same(folder, record)
     elif folder is not None and any((folder / name).exists() for name in runs.RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
 
     if validation is None and config.hold_out > 0:
         table, validation, truth = hold_out(table, truth, config)
-    state = start(
-        table, config, fresh=not (resume and folder and (folder / runs.CHECKPOINT).exists())
-    )
-    state.eye = eye
+    has_checkpoint = folder is not None and going_on and (folder / runs.CHECKPOINT).exists()
+    state = start(table, config, quiet, fresh=not has_checkpoint)
+    state.eye, state.origin = eye, origin or state.origin
+    record["origin"] = state.origin
     judge = open_judge(validation, state)
     if folder is not None:
         checkpoint.make_folder(folder)
-        if resume and (folder / runs.CHECKPOINT).exists():
+        if has_checkpoint:
             state.load_from(folder / runs.CHECKPOINT)
             state.best_weights = runs.read_weights(folder)
         for lines in (runs.METRICS, runs.AUDIT):
             runs.keep_lines(folder / lines, state.epoch - 1)
-        if skipped:
-            runs.write_skipped(folder, skipped)
+        if not going_on:
+            runs.write_skipped(folder, skipped or {})
+            if eye is not None:
+                runs.write_weights(folder, eye.state_dict(), runs.EYE)
         checkpoint.write_json(folder / runs.CONFIG, record)
     save = partial(save_checkpoint, folder, state)
 
@@ -306,30 +320,45 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 # --- before and after ----------------------------------------------------------------------------
 
 
-def look_once(
-    table: LabelTable, config: Config, say: Callable[[str], None]
-) -> tuple[nn.Module, LabelTable]:
-    """The frozen backbone, and the table with what it sees in each image."""
+def open_eye(
+    config: Config, stored: Mapping[str, Tensor] | None = None, origin: str | None = None
+) -> tuple[nn.Module, str]:
+    """The frozen backbone of a head-only training, and where its weights come from.
+
+    stored, origin: of a run that goes on, and keeps what it began with.
+    """
     assert config.backbone is not None
-    device = runs.choose_device(config.device)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.default_generator.manual_seed(config.seed)
         model = models.build(config.backbone, 1, size=config.image_size)
-    origin = models.load_pretrained(model, config.backbone, config.weights, config.image_size)
-    say(f"features of {config.backbone} from {origin}, {config.image_size} px")
-    look, workers = config.look, config.workers
-    return model.backbone, features.with_features(
-        table, model.backbone, look, device, workers=workers, say=say
+    if stored is None:
+        weights, size = config.weights, config.image_size
+        return model.backbone, models.load_pretrained(model, config.backbone, weights, size)
+    model.backbone.load_state_dict(stored)
+    return model.backbone, origin or "its own weights"
+
+
+def look_through(
+    eye: nn.Module,
+    config: Config,
+    table: LabelTable,
+    *,
+    quiet: bool = True,
+    say: Callable[[str], None] = _silent,
+) -> LabelTable:
+    """The table with what the frozen backbone sees in each image."""
+    device, workers = runs.choose_device(config.device), config.workers
+    return features.with_features(
+        table, eye, config.look, device, workers=workers, quiet=quiet, say=say
     )
 
 
-def start_linearly(state: State, table: LabelTable) -> None:
+def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
     """Give the head what a linear layer learns on the frozen backbone's features."""
     config = state.config
-    backbone = copy.deepcopy(state.model.backbone)
-    seen = features.with_features(
-        table, backbone, config.look, state.device, workers=config.workers
-    )
+    say = _silent if quiet else tell
+    say(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
+    seen = look_through(copy.deepcopy(state.model.backbone), config, table, quiet=quiet, say=say)
     plan = replace(config, head_only=True, linear_start=False, mix="none", hold_out=0.0)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, epochs=LINEAR_EPOCHS)
     linear = train(seen, plan, quiet=True).model
@@ -337,7 +366,7 @@ def start_linearly(state: State, table: LabelTable) -> None:
     models.take_head(state.model, linear)
 
 
-def start(table: LabelTable, config: Config, fresh: bool = True) -> State:
+def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool = True) -> State:
     """Model, optimisers, inputs and the method's step, all from the seed.
 
     fresh: False where a checkpoint follows, and what it holds need not be made.
@@ -345,6 +374,8 @@ def start(table: LabelTable, config: Config, fresh: bool = True) -> State:
     assert config.trained is not None
     assert config.batch_size is not None
     device = runs.choose_device(config.device)
+    if device.type == "cpu":
+        keep_memory()
     torch.manual_seed(config.seed)
     facts = propensity.estimate(table, config.expected_positives)
     training = methods.Training(table, facts, config.epochs, config.seed, device)
@@ -384,7 +415,7 @@ def start(table: LabelTable, config: Config, fresh: bool = True) -> State:
         origin=origin,
     )
     if config.linear_start and width is None and fresh:
-        start_linearly(state, table)
+        start_linearly(state, table, quiet)
         if state.average is not None:
             state.average.load_state_dict(state.model.state_dict())
     return state
@@ -396,7 +427,11 @@ def introduce(state: State, judged: bool) -> Iterator[str]:
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
     yield state.training.propensity.source
     if table.features is None:
-        yield f"{config.backbone} from {state.origin}, {config.image_size} px, on {state.device}"
+        goes_on = "the checkpoint, which began from " if state.step else ""
+        yield (
+            f"{config.backbone} from {goes_on}{state.origin}, {config.image_size} px, "
+            f"on {state.device}"
+        )
         if state.origin.startswith("random") and config.backbone == "resnet50":
             yield (
                 "from random weights it needs far more images and epochs: name --weights, or a "
@@ -527,8 +562,6 @@ def finish(
         result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
-        if state.eye is not None:
-            runs.write_weights(folder, state.eye.state_dict(), runs.EYE)
         checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
         if result.thresholds is not None:
             chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
@@ -559,7 +592,7 @@ def describe(table: LabelTable, config: Config) -> dict[str, Any]:
 
 
 # What may change between a run and its continuation without changing its result.
-FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps", "decode")
+FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps")
 HASHES = {
     "label_hash": "the labels to train on",
     "inputs_hash": "the images or features",

@@ -39,8 +39,14 @@ def train_run(
 ) -> dict[str, Any] | None:
     """Read, hide if asked to, train, evaluate on the test part if there is one, report."""
     raise_if(config.problems(), ConfigError)
-    source = _resumed(Source.of(data), Path(out)) if resume else Source.of(data)
+    source = Source.of(data)
+    if resume and stored_config(out) is None:
+        say(f"there is no run in {out} yet: it begins now, with the options that are given")
+    elif resume:
+        source = _resumed(source, Path(out))
     table, bad = source.open(say)
+    if table.features is not None and (config.head_only or config.linear_start):
+        raise ConfigError(f"{source.path} has features: there is no backbone in front of the head")
     full = table.part("train")
     if full is None:
         raise DataError(f"{source.path} has no images to train on: none is marked 'train'")
@@ -58,13 +64,18 @@ def train_run(
         truth=None if hidden is None else full,
         resume=resume,
         quiet=quiet,
-        notes={"data": source.name, "setting": None if hidden is None else str(hidden)},
+        notes={
+            "data": source.name,
+            "format": source.format,
+            "read": dict(source.options),
+            "setting": None if hidden is None else str(hidden),
+        },
         skipped=bad,
     )
     test = table.part("test")
     evaluation = None
     if test is not None:
-        evaluation = _evaluate(predictor, test, known)
+        evaluation = _evaluate(predictor, test, known) | ({"left_out": bad} if bad else {})
         checkpoint.write_json(Path(out) / runs.EVALUATION, evaluation)
         say(summary(evaluation))
     say(f"report: {run_report(Path(out))}")
@@ -72,10 +83,15 @@ def train_run(
 
 
 def _resumed(source: Source, out: Path) -> Source:
-    """A run that goes on has looked at its images; those it left out stay out."""
-    if not (out / runs.CONFIG).is_file():
-        return source
-    return replace(source, verify="off", leave_out=tuple(runs.read_skipped(out)))
+    """A run that goes on reads its data as before; the images it left out stay out."""
+    stored = stored_config(out) or {}
+    return replace(
+        source,
+        format=source.format or stored.get("format"),
+        options={**stored.get("read", {}), **source.options},
+        verify="off",
+        leave_out=tuple(runs.read_skipped(out)),
+    )
 
 
 def stored_config(out: str | Path) -> dict[str, Any] | None:

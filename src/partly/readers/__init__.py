@@ -8,7 +8,7 @@ lies on the disk, the rest how it is read: `partly formats` shows it.
 import inspect
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 from partly.errors import ConfigError, DataError, LabelError
 from partly.labels import LabelTable
@@ -57,6 +57,9 @@ FORMATS: dict[str, ModuleType] = {
     "manifest": manifest,
 }
 
+# Not a data set of a name, and so no doubt beside one: the first three win, the others give way.
+OF_ANY_DATA = ("npz", "packed", "huggingface", "webdataset", "lists", "manifest")
+
 
 def read(path: str | Path, format: str | None = None, **options: Any) -> LabelTable:
     """Any supported data set -> `LabelTable`.
@@ -78,7 +81,7 @@ def read(path: str | Path, format: str | None = None, **options: Any) -> LabelTa
             f"{path} is read as '{name}', which has no option {', '.join(strange)}; it has {listed}"
         )
     try:
-        table: LabelTable = FORMATS[name].read(path, **options)
+        table: LabelTable = FORMATS[name].read(path, **_as_meant(name, options))
     except (DataError, LabelError) as error:  # every problem names the file
         problems = [p if str(path) in p else f"{path}: {p}" for p in error.problems]
         raise type(error)(problems) from None
@@ -89,11 +92,35 @@ def recognise(path: Path) -> str:
     """The name of the format that lies here."""
     for name, reader in FORMATS.items():
         if reader.recognises(path):
-            return name
+            return name if name in OF_ANY_DATA else _only(name, path)
     raise DataError(
         f"{path} is in no known format; there are {', '.join(FORMATS)}: `partly formats` says how "
         "each of them lies on the disk, and --format forces one"
     )
+
+
+def _only(found: str, path: Path) -> str:
+    """This data set, unless the folder holds another too: then nobody can tell which is meant."""
+    if not path.is_dir():
+        return found
+    released = [name for name in FORMATS if name not in OF_ANY_DATA]
+    later = released[released.index(found) + 1 :]
+    others = [name for name in later if FORMATS[name].recognises(path)]
+    if others:
+        raise ConfigError(f"{path} holds {' and '.join([found, *others])}: choose with --format")
+    return found
+
+
+def _as_meant(name: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options with text where text is meant: a command line cannot tell a folder named 2017
+    from a number."""
+    parameters = inspect.signature(FORMATS[name].read).parameters
+    given = {}
+    for option, value in options.items():
+        kinds = get_args(parameters[option].annotation) or (parameters[option].annotation,)
+        text = isinstance(value, int | float) and str in kinds and type(value) not in kinds
+        given[option] = str(value) if text else value
+    return given
 
 
 def summary(name: str) -> str:
@@ -111,7 +138,9 @@ def describe(name: str) -> str:
     """All about a format."""
     if name not in FORMATS:
         raise ConfigError(f"unknown format '{name}'; choose one of {', '.join(FORMATS)}")
-    return (FORMATS[name].__doc__ or "").strip()
+    text = (FORMATS[name].__doc__ or "").strip()
+    defaults = ", ".join(f"{option}={value}" for option, value in options_of(name).items())
+    return f"{text}\n\nDefaults: {defaults}" if defaults else text
 
 
 def to_markdown() -> str:
@@ -123,7 +152,5 @@ def to_markdown() -> str:
         "The layout is recognised; `--format` forces one, `--read name=value` sets an option.",
     ]
     for name in FORMATS:
-        options = ", ".join(f"`{key}={value}`" for key, value in options_of(name).items())
         lines += ["", f"## {name}", "", describe(name)]
-        lines += ["", f"Options: {options}"] if options else []
     return "\n".join(lines) + "\n"

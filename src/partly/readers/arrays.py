@@ -3,6 +3,9 @@
 Labels are two-dimensional: 1, 0, -1, or what the convention says. Optional: X_validation and
 Y_validation, names (or label_names), ids_train and so on. A uint8 label matrix with fewer columns
 than names is read as bit-packed (`np.packbits` along the labels).
+
+Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
+and NaN is unknown; signed, 1 positive, -1 negative, 0 unknown.
 """
 
 from collections.abc import Iterator
@@ -35,9 +38,10 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
     blocks, problems = [], []
     for split in parts:
         try:
-            blocks.append(_labels(split, arrays, words, convention))
+            labels = _unpacked(arrays[f"Y_{split}"], words)
+            blocks.append(encode(labels, convention=convention, names=words))
         except LabelError as error:
-            problems += error.problems
+            problems += [f"Y_{split}: {problem}" for problem in error.problems]
     raise_if(problems, LabelError)
     sizes = [len(block) for block in blocks]
     return LabelTable.from_dense(
@@ -92,13 +96,6 @@ def _shape_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) 
         if len(found) > 1:
             listed = ", ".join(f"{name} {width}" for width, name in found.items())
             yield f"the parts have different numbers of {kind}: {listed}"
-
-
-def _labels(split: str, arrays: Arrays, names: list[str] | None, convention: str) -> np.ndarray:
-    """Checked part by part, so that an error names the row as the file counts it."""
-    labels = _unpacked(arrays[f"Y_{split}"], names)
-    ids = [f"{row} of Y_{split}" for row in range(len(labels))]
-    return encode(labels, convention=convention, ids=ids, names=names)
 
 
 def _ids(split: str, arrays: Arrays) -> np.ndarray:

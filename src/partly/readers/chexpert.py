@@ -23,7 +23,7 @@ from partly.readers.columns import (
     places_of,
     read_repetitive,
 )
-from partly.readers.common import choose, counted, find, has_columns
+from partly.readers.common import choose, counted, find, first_of_each, has_columns, stands_in
 from partly.texts import Texts, concatenated
 
 FINDINGS = (
@@ -47,6 +47,7 @@ class Part(NamedTuple):
     names: Texts
     paths: Texts
     labels: np.ndarray
+    rows: np.ndarray  # of the file
     uncertain: int
     left_out: int
 
@@ -75,13 +76,22 @@ def read(path: Path, *, uncertain: str = "unknown", view: str = "all") -> LabelT
         except DataError as error:
             problems += error.problems
     raise_if(problems, DataError)
+    counts = [len(part.labels) for part in parts]
+    labels, splits = np.concatenate([part.labels for part in parts]), np.repeat(list(files), counts)
+    ids, rows = concatenated(part.names for part in parts), np.concatenate([p.rows for p in parts])
+
+    def where(row: int) -> str:
+        file, _ = stands_in(list(files.values()), counts, row)
+        return f"{file}, {places_of(file, [rows[row]])[rows[row]]}"
+
+    kept, more = first_of_each(ids, [labels, splits], where)
     return LabelTable.from_dense(
-        np.concatenate([part.labels for part in parts]),
-        ids=concatenated(part.names for part in parts),
+        labels[kept],
+        ids=ids[kept],
         names=FINDINGS,
-        paths=concatenated(part.paths for part in parts),
-        splits=np.repeat(list(files), [len(part.labels) for part in parts]),
-        notes=[*notes, *_notes(parts, uncertain, view)],
+        paths=concatenated(part.paths for part in parts)[kept],
+        splits=splits[kept],
+        notes=[*notes, *_notes(parts, uncertain, view), *more],
     )
 
 
@@ -112,7 +122,8 @@ def _read_part(file: Path, uncertain: int, view: str) -> Part:
     meaning = {"": UNKNOWN, "nan": UNKNOWN}
     for number, value in ((1, POSITIVE), (0, NEGATIVE), (-1, uncertain)):
         meaning[str(number)] = meaning[f"{number}.0"] = value
-    raise_if(chain(*(_strange(file, name, cells[name], meaning) for name in FINDINGS)), DataError)
+    wrong = (_strange(file, name, cells[name], meaning) for name in FINDINGS)
+    raise_if(chain(_nameless(file, cells["Path"]), *wrong), DataError)
     kept = _kept(cells, view)
     labels = np.stack([_lookup(cells[name], meaning) for name in FINDINGS], axis=1)
     doubtful = {"-1": 1, "-1.0": 1}
@@ -120,6 +131,7 @@ def _read_part(file: Path, uncertain: int, view: str) -> Part:
         _without_release(names)[kept],
         _paths(file, names)[kept],
         labels[kept],
+        np.flatnonzero(kept),
         sum(int(_lookup(cells[name], doubtful, 0)[kept].sum()) for name in FINDINGS),
         int((~kept).sum()),
     )
@@ -128,6 +140,14 @@ def _read_part(file: Path, uncertain: int, view: str) -> Part:
 def _lookup(cells: Coded, meaning: Mapping[str, int], other: int = UNKNOWN) -> np.ndarray:
     """What each cell means: few cells differ, so that few are looked up."""
     return np.array([meaning.get(text, other) for text in cells.texts], np.int8)[cells.codes]
+
+
+def _nameless(file: Path, cells: Coded) -> Iterator[str]:
+    empty = np.flatnonzero(np.diff(cells.texts.offsets) == 0)
+    if len(empty):
+        first = int(cells.firsts[empty[0]])
+        count = counted(int((cells.codes == empty[0]).sum()), "row")
+        yield f"{file}, {places_of(file, [first])[first]}: the Path is empty; {count} without one"
 
 
 def _strange(file: Path, name: str, cells: Coded, meaning: Mapping[str, int]) -> Iterator[str]:

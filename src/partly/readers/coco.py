@@ -5,8 +5,9 @@ has a box of it and negative everywhere else. The official test images have no l
 test set. The folders of images may lie in `images/`, and may be tars (`train2014.tar`).
 
 Options: year=2014 or 2017, where both lie there; empty=drop leaves out the images without any box,
-keep keeps them, all their labels negative; crowd=keep or drop the boxes around crowds of objects
-(iscrowd); annotations=NAME of the folder with the JSON files.
+empty=keep keeps them, all their labels negative; crowd=keep or drop, the boxes around crowds of
+objects (iscrowd); annotations=NAME of the folder with the JSON files, otherwise `annotations`, or
+the only one whose name begins so.
 """
 
 import re
@@ -32,7 +33,7 @@ from partly.texts import Texts, concatenated
 
 OUTLINES = ("segmentation", "bbox", "counts")
 MISSING = -(2**62)  # where an entry has no whole number
-_FILE = re.compile(r"^instances_(train|val)(\d{4})\.json$")
+_FILE = re.compile(r"^instances_(train|val)(\d{4})\.json$", re.IGNORECASE)
 
 
 class Part(NamedTuple):
@@ -67,9 +68,8 @@ class Block(NamedTuple):
 
 def recognises(path: Path) -> bool:
     if path.is_dir():
-        folders = ("annotations*/instances_*.json", "instances_*.json")
-        return any(_FILE.match(file.name) for place in folders for file in path.glob(place))
-    return path.name.startswith("instances_") and path.suffix == ".json"
+        return bool(_folders(path))
+    return path.name.startswith("instances_") and path.suffix.lower() == ".json"
 
 
 def read(
@@ -78,7 +78,7 @@ def read(
     year: int | None = None,
     empty: str = "drop",
     crowd: str = "keep",
-    annotations: str = "annotations",
+    annotations: str | None = None,
 ) -> LabelTable:
     """Every image, train and val one below the other; all labels known."""
     choose(empty, "empty", ("drop", "keep"))
@@ -96,7 +96,11 @@ def read(
     sizes = [len(block.ids) for block in blocks]
     if not sum(sizes):
         raise DataError(f"{path} has no image with a box")
-    notes = [*split_notes(parts), *(note for block in blocks for note in block.notes)]
+    notes = [
+        *_folder_notes(path, annotations),
+        *split_notes(parts),
+        *(note for block in blocks for note in block.notes),
+    ]
     table = LabelTable.from_dense(
         np.concatenate([block.labels for block in blocks]),
         ids=unique_ids([block.ids for block in blocks], [part.name for part in parts], notes),
@@ -145,7 +149,7 @@ def _compared(table: LabelTable, parts: Sequence[Part], empty: str) -> Iterator[
         return
     yield from differences("coco", table)
     if years != {"2014"}:
-        yield "the paper uses the images of 2014"
+        yield "its counts are those of 2014"
     if empty == "keep":
         yield (
             "the paper counts images with a box only (empty=drop): of 82,783 training images and "
@@ -156,17 +160,45 @@ def _compared(table: LabelTable, parts: Sequence[Part], empty: str) -> Iterator[
 # Files
 
 
-def _parts(path: Path, annotations: str, year: int | None) -> list[Part]:
+def _folder_notes(path: Path, annotations: str | None) -> Iterator[str]:
+    others = _folders(path)[1:] if path.is_dir() and annotations is None else []
+    if others:
+        yield f"not read: {first_few([other.name for other in others])} (annotations=NAME does)"
+
+
+def _folders(path: Path) -> list[Path]:
+    """The folder itself and those in it that hold annotations."""
+    places = [path, *sorted(path.glob("annotations*/"))]
+    return [place for place in places if _files(place)]
+
+
+def _files(folder: Path) -> dict[tuple[str, str], Path]:
+    """By year and part, the files of a folder."""
+    return {
+        (match[2], match[1].lower()): file
+        for file in sorted(folder.glob("instances_*"))
+        if (match := _FILE.match(file.name))
+    }
+
+
+def _folder(path: Path, annotations: str | None) -> Path:
+    if annotations is not None:
+        return path / annotations
+    folders = _folders(path)
+    usual = [place for place in folders if place in (path, path / "annotations")]
+    if len(folders) > 1 and not usual:
+        names = [place.name for place in folders]
+        raise ConfigError(f"{path} has {first_few(names)}: choose with annotations={names[0]}")
+    return (usual or folders or [path / "annotations"])[0]
+
+
+def _parts(path: Path, annotations: str | None, year: int | None) -> list[Part]:
     if path.is_file():
         name = path.stem.removeprefix("instances_")
         split = {"tra": "train", "val": "test", "tes": "test"}.get(name[:3])
         return [Part(path, name, split)]
-    folder = path if any(path.glob("instances_*.json")) else path / annotations
-    found = {
-        (match[2], match[1]): file
-        for file in sorted(folder.glob("instances_*.json"))
-        if (match := _FILE.match(file.name))
-    }
+    folder = _folder(path, annotations)
+    found = _files(folder)
     if not found:
         raise DataError(f"{folder} has no instances_train2014.json or the like")
     years = sorted({year for year, _ in found})

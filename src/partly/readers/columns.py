@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from partly.errors import DataError, first_few
-from partly.labels import sorted_cells
-from partly.readers.common import counted
+from partly.labels import NEGATIVE, POSITIVE, sorted_cells
+from partly.readers.common import counted, filled, read_header
 from partly.texts import Texts
+
+FEW = 5  # of each kind of problem are named
 
 
 class Coded(NamedTuple):
@@ -61,19 +63,6 @@ def read_repetitive(file: Path, wanted: Sequence[str] | None = None) -> dict[str
     if odd_rows:
         raise DataError(_odd_row_sentence(file, odd_rows, len(header)))
     return {name.strip(): table[name] for name in table.column_names}
-
-
-def read_header(file: Path) -> list[str]:
-    """The cells of a CSV's first line that is not blank."""
-    try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            return next((cells for cells in text_reader(stream) if _filled(cells)), [])
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {file}: {error}") from None
-
-
-def _filled(cells: list[str]) -> bool:
-    return len(cells) > 1 or bool(cells and cells[0].strip())
 
 
 def _chosen(file: Path, header: list[str], wanted: Sequence[str] | None) -> list[str]:
@@ -171,6 +160,50 @@ def contradicted_entries(
     return np.flatnonzero(both[places] == cells)
 
 
+def opposed(
+    places: np.ndarray, rows: np.ndarray, columns: np.ndarray, values: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of `contradicted_entries`: the first positive and the first negative one of each cell."""
+    firsts = []
+    for value in (POSITIVE, NEGATIVE):
+        own = places[values[places] == value]
+        cells = np.stack([rows[own], columns[own]])
+        firsts.append(own[np.unique(cells, axis=1, return_index=True)[1]])
+    return firsts[0], firsts[1]
+
+
+def contradictions(
+    file: Path, pairs: Sequence[tuple[str, str, int, int]], count: int, advice: str
+) -> Iterator[str]:
+    """A sentence that lists (image, label, a row that says yes, a row that says no)."""
+    if not pairs:
+        return
+    places = places_of(file, [row for *_, yes, no in pairs for row in (yes, no)])
+    shown = [
+        f"image {image}, label {label}: positive in {places[yes]}, negative in {places[no]}"
+        for image, label, yes, no in pairs
+    ]
+    are = "is" if count == 1 else "are"
+    yield (
+        f"{file}: {counted(count, 'label')} {are} given as positive and as negative: "
+        f"{'; '.join(shown)}{more(count)}; {advice}"
+    )
+
+
+def empty_cells(file: Path, cells: Coded, what: str) -> Iterator[str]:
+    """A sentence if a column that must not be has an empty cell."""
+    empty = np.flatnonzero(np.diff(cells.texts.offsets) == 0)
+    if len(empty):
+        rows = np.flatnonzero(cells.codes == empty[0])
+        places = ", ".join(places_of(file, rows[:FEW].tolist()).values())
+        yield f"no {what} in {file}, {places}{more(len(rows))}"
+
+
+def more(count: int) -> str:
+    """What follows after the first `FEW`."""
+    return f" and {count - FEW:,} more" if count > FEW else ""
+
+
 def places_of(file: Path, rows: Iterable[int]) -> dict[int, str]:
     """Where each row stands: the line of a CSV (blank lines counted), the row of a Parquet file."""
     wanted = sorted(set(map(int, rows)))
@@ -188,8 +221,8 @@ def _lines_of_rows(file: Path, wanted: list[int]) -> Iterator[int]:
         reader, row, end = text_reader(stream), -2, 0
         for cells in reader:
             begin, end = end + 1, reader.line_num
-            row += _filled(cells)
-            if row == next_row and _filled(cells):
+            row += filled(cells)
+            if row == next_row and filled(cells):
                 yield begin
                 next_row = next(remaining, None)
                 if next_row is None:

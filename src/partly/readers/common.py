@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from csv import Error as csv_error
 from csv import reader as text_reader
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from partly import tars
-from partly.errors import ConfigError, DataError, first_few
+from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import LabelTable
 from partly.texts import Texts, TextsLike, concatenated
 
@@ -41,12 +41,20 @@ def counted(count: int, what: str, plural: str | None = None) -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
-def read_json(file: Path, without: Sequence[str] = ()) -> Any:
-    """The content of a JSON file.
+def read_json(file: Path, without: Sequence[str] = (), kind: type = object) -> Any:
+    """The content of a JSON file. kind: what it must be, a dict or a list.
 
     without: keys whose lists of numbers, such as outlines, become 0 before anything is parsed: most
     of the bytes of a large file, and several times as much memory.
     """
+    content = _parsed(file, without)
+    if not isinstance(content, kind):
+        wanted = "an object {…}" if kind is dict else "a list […]"
+        raise DataError(f"the JSON in {file} is not {wanted}, as it should be")
+    return content
+
+
+def _parsed(file: Path, without: Sequence[str]) -> Any:
     try:
         content = file.read_bytes()
         if without:
@@ -88,51 +96,31 @@ def line_number(file: Path, place: int) -> int:
     return next(islice(read_lines(file), place, None))[0]
 
 
-def read_columns(file: Path, wanted: Sequence[str] | None = None) -> dict[str, Any]:
-    """The columns of a CSV or Parquet file, as pyarrow columns by name.
+def line_place(file: Path, place: int) -> str:
+    """`list.txt, line 7`, of what `read_texts` gives at this place."""
+    return f"{file}, line {line_number(file, place)}"
 
-    The cells of a CSV stay text, so that nothing is guessed. wanted: only these; one that is not
-    there is an error.
-    """
-    import pyarrow as arrow
-    from pyarrow import csv, parquet
 
+def read_header(file: Path) -> list[str]:
+    """The cells of a CSV's first line that is not blank."""
     try:
-        if file.suffix.lower() == ".parquet":
-            header = parquet.read_schema(file).names
-        else:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
-                header = next(text_reader(stream), [])
-        names = [name.strip() for name in header]
-        repeated = sorted({name for name in names if names.count(name) > 1})
-        if repeated:
-            raise DataError(f"{file} has columns of the same name: {first_few(repeated)}")
-        missing = [name for name in wanted or () if name not in names]
-        if missing:
-            raise DataError(
-                f"{file} has no column {', '.join(missing)}; it has {first_few(names, 20)}"
-            )
-        read = [header[names.index(name)] for name in (names if wanted is None else wanted)]
-        if file.suffix.lower() == ".parquet":
-            table = parquet.read_table(file, columns=read)
-        else:
-            convert = csv.ConvertOptions(
-                column_types=dict.fromkeys(header, arrow.string()), include_columns=read
-            )
-            table = csv.read_csv(file, convert_options=convert)
-    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
+        with file.open(encoding="utf-8-sig", newline="") as stream:
+            return next((cells for cells in text_reader(stream) if filled(cells)), [])
+    except (OSError, UnicodeDecodeError, csv_error) as error:
         raise DataError(f"cannot read {file}: {error}") from None
-    return {name.strip(): table[name] for name in table.column_names}
+
+
+def filled(cells: list[str]) -> bool:
+    """Does a line of a CSV say anything?"""
+    return len(cells) > 1 or bool(cells and cells[0].strip())
 
 
 def has_columns(file: Path, names: Iterable[str]) -> bool:
     """Is this a CSV whose header has all these columns? Cheap, and False for what is no text."""
     try:
-        with file.open(encoding="utf-8-sig", newline="") as stream:
-            header = next(text_reader(stream), [])
-    except (OSError, UnicodeDecodeError, csv_error):
+        return set(names) <= {name.strip() for name in read_header(file)}
+    except DataError:
         return False
-    return set(names) <= {name.strip() for name in header}
 
 
 def find(folder: Path, *candidates: str) -> Path | None:
@@ -143,7 +131,8 @@ def find(folder: Path, *candidates: str) -> Path | None:
     if not folder.is_dir():
         return None
     with os.scandir(folder) as entries:
-        subfolders = list(islice((entry.path for entry in entries if entry.is_dir()), 2))
+        own = (entry.path for entry in entries if entry.is_dir() and entry.name != "__MACOSX")
+        subfolders = list(islice(own, 2))
     if len(subfolders) != 1:
         return None
     inside = (Path(subfolders[0]) / name for name in candidates)
@@ -186,12 +175,23 @@ def fully_known(
     )
 
 
+def read_names(file: str | Path, beside: Path | None = None) -> list[str]:
+    """The names of labels, one a line. beside: a folder in which the file may lie as well."""
+    if beside is not None and not Path(file).is_file():
+        file = beside / file
+    names = [text for _, text in read_lines(Path(file))]
+    again = Texts.of(names).repeated().tolist()
+    if again:
+        raise DataError(f"{file} has labels more than once: {first_few(again)}")
+    return names
+
+
 def label_names(file: str | Path | None, count: int) -> tuple[list[str], list[str]]:
     """`count` names of labels, one a line of the file, or numbered; and a note if numbered."""
     if file is None:
         hint = "names=FILE gives them names, one a line"
         return [f"label {j}" for j in range(count)], [f"the labels have numbers only: {hint}"]
-    names = [text for _, text in read_lines(Path(file))]
+    names = read_names(file)
     if len(names) != count:
         raise DataError(f"{file} has {len(names)} names for {count} labels")
     return names, []
@@ -237,6 +237,13 @@ def locate(folder: Path, names: Texts) -> Texts:
 def locate_in_tar(tar: Path, names: Texts) -> Texts:
     """The spans of these members, found by name or by the end of their name."""
     return _first_of(names.joined(f"{tar}{os.sep}"), [_rows_in_tar(tar, names)])
+
+
+def locate_in(folders: Sequence[Path], which: np.ndarray, names: Texts) -> Texts:
+    """The paths of images in several folders: `which` [N] is the number of each one's folder."""
+    used = np.unique(which)
+    paths = concatenated(locate(folders[n], names[np.flatnonzero(which == n)]) for n in used)
+    return paths[np.argsort(np.argsort(which, kind="stable"))]
 
 
 def _first_of(paths: Texts, found: Sequence[tuple[np.ndarray, Texts]]) -> Texts:
@@ -296,6 +303,75 @@ def _without(texts: Texts, pattern: str) -> Texts:
             texts.arrow(), pattern=pattern, replacement="", max_replacements=1
         )
     )
+
+
+def split_in(*names: str) -> str | None:
+    """The part of the data that a word of these names says, of the first that says one."""
+    words = (word for name in names for word in re.findall("[a-z]+", name.lower()))
+    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
+
+
+def split_problems(
+    places: Sequence[Path], splits: Sequence[str | None], needed: bool = False
+) -> Iterator[str]:
+    """Which files or folders do not say what part they are, if others do, or if it is needed."""
+    without = [place.name for place, split in zip(places, splits, strict=True) if split is None]
+    if without and (needed or len(without) < len(places)):
+        yield (
+            f"{first_few(without)}: the name says no split (train, val, test); rename these, or "
+            "keep them elsewhere"
+        )
+
+
+def stands_in(files: Sequence[Path], counts: Sequence[int], row: int) -> tuple[Path, int]:
+    """The file of a row, and its place in it, where the rows of several files were put together."""
+    part = int(np.searchsorted(np.cumsum(counts), row, side="right"))
+    return files[part], row - sum(counts[:part])
+
+
+def first_of_each(
+    ids: Texts, facts: Sequence[np.ndarray], where: Callable[[int], str]
+) -> tuple[np.ndarray, list[str]]:
+    """Which rows to keep where ids occur more than once, and a note on those that are left out.
+
+    facts: what rows of one id must agree in, each [N, …]. where: the file and the line of a row,
+    for the error if they do not.
+    """
+    kept, again = np.ones(len(ids), dtype=bool), ids.repeated()
+    if not len(again):
+        return kept, []
+    number = index_in(ids, again)
+    rows = np.flatnonzero(number >= 0)
+    number = number[rows]
+    first = rows[np.unique(number, return_index=True)[1]][number]
+    differs = [(fact[rows] != fact[first]).reshape(len(rows), -1).any(axis=1) for fact in facts]
+    wrong = np.unique(number[np.any(differs, axis=0)]).tolist()
+    problems = [
+        f"{again[one]} occurs more than once, and not with the same labels and split: "
+        f"{first_few([where(int(row)) for row in rows[number == one][:5]])}"
+        for one in wrong[:5]
+    ]
+    if len(wrong) > 5:
+        problems.append(f"and {counted(len(wrong) - 5, 'other image')} likewise")
+    raise_if(problems, DataError)
+    kept[rows[rows != first]] = False
+    return kept, [f"{counted(int((~kept).sum()), 'row')} of images that were there before: merged"]
+
+
+def read_lists(
+    lists: Mapping[str, Path], ids_of: Callable[[Texts], Texts] = lambda lines: lines
+) -> tuple[Texts, np.ndarray, list[str]]:
+    """The images of lists by split, one a line: ids, splits, and a note where lines agree.
+
+    ids_of: what of the lines are the ids.
+    """
+    files, listed = list(lists.values()), [ids_of(read_texts(file)) for file in lists.values()]
+    counts = [len(part) for part in listed]
+    ids, splits = concatenated(listed), np.repeat(list(lists), counts)
+    kept, notes = first_of_each(
+        ids, [splits], lambda row: line_place(*stands_in(files, counts, row))
+    )
+    return ids[kept], splits[kept], notes
 
 
 def index_of(numbers: np.ndarray, among: np.ndarray) -> np.ndarray:

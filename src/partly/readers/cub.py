@@ -4,9 +4,9 @@ The path is CUB_200_2011, or a folder around it; the images lie in its `images/`
 312 attributes, all of them known; `attributes.txt`, which names them, lies in the folder, in
 `attributes/` or beside.
 
-Options: certainty=NUMBER: a label given with less certainty than this is unknown. 1 is "not
-visible", 2 "guessing", 3 "probably", 4 "definitely": 2 makes unknown what was not visible,
-0 nothing.
+Options: certainty=0, 1, 2, 3 or 4: a label given with less certainty than this is unknown. 1 is
+"not visible", 2 "guessing", 3 "probably", 4 "definitely": 2 makes unknown what was not visible, 0
+nothing.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from partly.errors import ConfigError, DataError, first_few, raise_if
+from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
 from partly.labels import LabelTable
+from partly.readers.columns import contradicted_entries
 from partly.readers.common import counted, index_of, locate, read_lines
 from partly.readers.paper import differences
 from partly.texts import Texts
@@ -49,6 +50,7 @@ def read(path: Path, *, certainty: int = 0) -> LabelTable:
     columns = index_of(entries["attribute"], np.array(list(attributes), dtype=np.int64))
     raise_if(_label_problems(folder / _LABELS, entries, rows, columns), DataError)
     sure = entries["certainty"] >= int(certainty)
+    raise_if(_contradictions(folder / _LABELS, entries, rows, columns, sure), LabelError)
     table = LabelTable.from_entries(
         rows[sure],
         columns[sure],
@@ -103,11 +105,11 @@ def _read_named(file: Path, problems: list[str]) -> dict[int, str]:
     found: dict[int, str] = {}
     strange = []
     for line_number, line in read_lines(file):
-        number, _, text = line.partition(" ")
-        if not number.isdecimal() or not text.strip() or int(number) in found:
+        number, *text = line.split(maxsplit=1)
+        if not number.isdecimal() or not text or int(number) in found:
             strange.append(f"line {line_number} '{line}'")
             continue
-        found[int(number)] = text.strip()
+        found[int(number)] = text[0]
     if strange:
         problems.append(
             f"{file}: {counted(len(strange), 'line')} not of a new number and a text: "
@@ -157,7 +159,8 @@ def _read_labels(file: Path) -> tuple[dict[str, np.ndarray], int]:
         problem = _line_problem(file) or f"cannot read {file}: {error}"
         raise DataError(problem) from None
     columns = [np.concatenate([a, b]) for a, b in zip(fast, slow.T, strict=True)]
-    return dict(zip(_FIELDS, columns, strict=True)), len(others)
+    irregular = sum(len(line.split()) != 5 for line in others)  # others have only more spaces
+    return dict(zip(_FIELDS, columns, strict=True)), irregular
 
 
 def _line_problem(file: Path) -> str | None:
@@ -189,4 +192,36 @@ def _label_problems(
         if wrong.any():
             values = first_few(np.unique(entries[field][wrong]).tolist())
             count = counted(int(wrong.sum()), "line")
-            yield f"{file}: {count} with a number under {field} {what}: {values}"
+            place = _FIELDS.index(field)
+            lines = _lines_with(file, slice(place, place + 1), entries[field][wrong][:, None])
+            yield f"{file}: {count} with a number under {field} {what}: {values} (line {lines})"
+
+
+def _contradictions(
+    file: Path,
+    entries: dict[str, np.ndarray],
+    rows: np.ndarray,
+    columns: np.ndarray,
+    sure: np.ndarray,
+) -> Iterator[str]:
+    labels = int(columns.max(initial=0)) + 1
+    both = contradicted_entries(rows[sure], columns[sure], entries["present"][sure], labels)
+    if len(both):
+        pairs = np.stack([entries["image"][sure][both], entries["attribute"][sure][both]], axis=1)
+        image, attribute = pairs[0].tolist()
+        count = counted(len(np.unique(pairs, axis=0)), "label")
+        yield (
+            f"{file}: {count} both 1 and 0, such as attribute {attribute} of image {image}: line "
+            f"{_lines_with(file, slice(0, 2), pairs[:1])}"
+        )
+
+
+def _lines_with(file: Path, fields: slice, numbers: np.ndarray) -> str:
+    """The lines with one of these rows of numbers in these fields: read again to say where."""
+    wanted = set(map(tuple, numbers.tolist()))
+    found = (
+        number
+        for number, line in read_lines(file)
+        if tuple(map(int, line.split()[:4][fields])) in wanted
+    )
+    return first_few(list(found))

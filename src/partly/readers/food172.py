@@ -17,14 +17,17 @@ from partly.readers.common import (
     chosen_folder,
     counted,
     find,
+    first_of_each,
     fully_known,
     image_folder,
     index_in,
+    line_place,
     locate,
     read_lines,
+    read_lists,
     read_texts,
 )
-from partly.texts import Texts, concatenated
+from partly.texts import Texts
 
 FOLDER = "SplitAndIngreLabel"
 LABELS = "IngreLabel.txt"
@@ -45,13 +48,14 @@ def read(path: Path, *, images: str | None = None) -> LabelTable:
     wanted = [folder / name for name in (*PARTS.values(), NAMES)]
     raise_if([f"there is no {other}" for other in wanted if not other.is_file()], DataError)
     names = [text for _, text in read_lines(folder / NAMES)]
-    listed = [_first_words(read_texts(folder / name)) for name in PARTS.values()]
-    ids = concatenated(listed)
+    lists = {split: folder / name for split, name in PARTS.items()}
+    ids, splits, notes = read_lists(lists, _first_words)
     labelled, positive = _labels(file, len(names))
-    places = index_in(ids, labelled)
+    same = first_of_each(labelled, [positive], lambda row: line_place(file, row))[1]
+    places = index_in(ids, labelled)  # of several lines that say the same, the first
     raise_if(_missing(file, ids, places), DataError)
-    unused = len(labelled) - len(np.unique(places))
-    notes = [f"{counted(unused, 'image')} of {LABELS} in no part: left out"] if unused else []
+    unused = int((index_in(labelled, ids) < 0).sum())
+    notes += [f"{counted(unused, 'image')} of {LABELS} in no part: left out"] if unused else []
     root = folder.parent if folder.name == FOLDER else folder
     usual = image_folder([root], "ready_chinese_food")
     return fully_known(
@@ -59,8 +63,8 @@ def read(path: Path, *, images: str | None = None) -> LabelTable:
         ids=ids,
         names=names,
         paths=locate(usual if images is None else chosen_folder(images), ids),
-        splits=np.repeat(list(PARTS), [len(part) for part in listed]),
-        notes=notes,
+        splits=splits,
+        notes=[*notes, *same],
     )
 
 
@@ -83,26 +87,36 @@ def _labels(file: Path, labels: int) -> tuple[Texts, np.ndarray]:
     import pyarrow as arrow
     from pyarrow import csv
 
-    _, first = next(read_lines(file), (0, ""))
-    width = len(first.split(" ")) - 1
+    lines = read_texts(file)
+    width = len(lines[0].split(" ")) - 1 if len(lines) else 0
     if width != labels:
         raise DataError(f"{file} has {width} labels a line for {labels} names of {NAMES}")
     kinds = {"image": arrow.string()} | {str(column): arrow.int8() for column in range(labels)}
     try:
         table = csv.read_csv(
-            file,
+            arrow.py_buffer(lines.joined("", "\n").data),
             read_options=csv.ReadOptions(column_names=list(kinds)),
             parse_options=csv.ParseOptions(delimiter=" ", quote_char=False),
             convert_options=csv.ConvertOptions(column_types=kinds, null_values=[]),
         )
-    except (OSError, arrow.ArrowException) as error:
+    except arrow.ArrowException as error:
+        raise_if(_strange_lines(file, labels), LabelError)
         raise DataError(f"cannot read {file}: {error}") from None
     values = np.stack([table[column].to_numpy() for column in range(1, labels + 1)], axis=1)
-    strange = np.argwhere((values < -1) | (values > 1))
-    if len(strange):
-        row, column = strange[0]
-        raise LabelError(
-            f"{file}, {table['image'][int(row)]}: label {column} is {values[row, column]}, not 1, "
-            "-1 or 0"
-        )
+    if values.min() < -1 or values.max() > 1:
+        raise_if(_strange_lines(file, labels), LabelError)
     return _first_words(Texts.of(table["image"])), (values == 1).view(np.int8)
+
+
+def _strange_lines(file: Path, labels: int) -> Iterator[str]:
+    """Only when something is wrong: line by line, to say where."""
+    strange = [
+        f"line {number} ({line[:40]})"
+        for number, line in read_lines(file)
+        if len(words := line.split(" ")) != labels + 1 or not {"1", "-1", "0"}.issuperset(words[1:])
+    ]
+    if strange:
+        yield (
+            f"{file}: {counted(len(strange), 'line')} not of an image and {labels} labels that are "
+            f"1, -1 or 0, one space between them: {first_few(strange)}"
+        )

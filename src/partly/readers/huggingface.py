@@ -2,14 +2,15 @@
 
 A folder a split (or one split alone), each with state.json, dataset_info.json and Arrow files.
 Images that were saved along are read from where they lie in the Arrow file; others from their path.
-Labels: a column with a list of class labels (or of words) an image, in which what is not listed is
-negative (absent="unknown": unknown); or several columns, one a label: 1, 0, and null, NaN or -1 for
-unknown. image, labels: the names of the columns, with commas between several; otherwise they are
-found by their type.
+Labels: a column with a list of class labels (or of words) an image; or several columns, one a
+label: 1, 0, and null, NaN or -1 for unknown.
+
+Options: image=COLUMN of the images; labels=COLUMN with the lists, or COLUMN,COLUMN,… of one label
+each (both are found by their types, where they are not named); absent=negative or unknown, what a
+label is that an image's list does not have.
 """
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,13 +20,21 @@ import numpy as np
 
 from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
-from partly.readers.common import SPLIT_WORDS, choose, counted, read_json
+from partly.readers.common import (
+    choose,
+    counted,
+    read_json,
+    split_in,
+    split_problems,
+    stands_in,
+)
 from partly.tars import span_paths
 from partly.texts import Texts, concatenated
 
 ABSENT = ("negative", "unknown")
 NUMBERS = ("bool", "int8", "uint8", "float16", "float32", "float64")  # of a column that is a label
 ID_COLUMNS = ("id", "image_id")
+MOST_CLASSES = 100_000  # that have numbers only: one wrong number makes as many as it says
 END = b"\xff\xff\xff\xff\0\0\0\0"  # of a stream of Arrow
 
 Features = dict[str, Any]
@@ -54,7 +63,9 @@ def read(
     parts = [_read_split(folder, image, wanted) for folder in folders]
     splits = [_split_of(path, folder) for folder in folders]
     problems = [problem for part in parts for problem in part.problems]
-    problems += _split_problems(path, folders, splits)
+    listed = path / "dataset_dict.json"
+    strange = split_problems(folders, splits, needed=len(folders) > 1)
+    problems += [f"{listed}: {problem}" for problem in strange]
     raise_if(problems, DataError)
     counts = [part.count for part in parts]
     given: dict[str, Any] = {
@@ -74,39 +85,32 @@ def _folders(path: Path) -> list[Path]:
     """The folder of each split, in the order of the data set."""
     if not (path / "dataset_dict.json").is_file():
         return [path]
-    names = read_json(path / "dataset_dict.json").get("splits") or []
-    if not names:
-        raise DataError(f"{path / 'dataset_dict.json'} names no split")
+    file = path / "dataset_dict.json"
+    names = read_json(file, kind=dict).get("splits")
+    if not names or not _are(str, names):
+        raise DataError(f"{file} names no split: it has no list of splits")
     return [path / name for name in names]
+
+
+def _are(kind: type, items: Any) -> bool:
+    return isinstance(items, list) and all(isinstance(item, kind) for item in items)
 
 
 def _split_of(root: Path, folder: Path) -> str | None:
     """What the folder's name says; of a split alone, what its state says."""
-    name = folder.name if folder != root else read_json(folder / "state.json").get("_split") or ""
-    words = re.findall("[a-z]+", name.lower())
-    return next((SPLIT_WORDS[word] for word in words if word in SPLIT_WORDS), None)
-
-
-def _split_problems(
-    root: Path, folders: Sequence[Path], splits: Sequence[str | None]
-) -> Iterator[str]:
-    strange = [
-        folder.name
-        for folder, split in zip(folders, splits, strict=True)
-        if split is None and folder != root
-    ]
-    if strange and len(folders) > 1:
-        yield (
-            f"{root}: {first_few(strange)} is no split that is known (train, validation, test): "
-            "rename the folder, here and in dataset_dict.json, or take it out of both"
-        )
+    alone = folder == root
+    state = read_json(folder / "state.json", kind=dict) if alone else {}
+    return split_in(str(state.get("_split") or "") if alone else folder.name)
 
 
 def _features(folder: Path) -> Features:
     """The columns of a split with their types."""
     if not (folder / "dataset_info.json").is_file():
         raise DataError(f"{folder} has no dataset_info.json: it was not saved with save_to_disk")
-    return read_json(folder / "dataset_info.json").get("features") or {}
+    features = read_json(folder / "dataset_info.json", kind=dict).get("features") or {}
+    if not isinstance(features, dict):
+        raise DataError(f"{folder / 'dataset_info.json'}: features is not an object {{…}}")
+    return features
 
 
 def _feature_problems(folders: Sequence[Path], features: Features) -> Iterator[str]:
@@ -135,7 +139,12 @@ def _type(feature: Any) -> str:
 
 def _item(feature: Any) -> Any:
     """What a list is a list of."""
-    return feature[0] if isinstance(feature, list) else feature.get("feature")
+    return next(iter(feature), None) if isinstance(feature, list) else feature.get("feature")
+
+
+def _class_names(feature: Any) -> list[str]:
+    names = feature.get("names")
+    return list(map(str, names)) if isinstance(names, list) else []
 
 
 def _is_label_list(feature: Any) -> bool:
@@ -151,7 +160,7 @@ def _is_text(feature: Any) -> bool:
 def _is_label(feature: Any, integers: bool = False) -> bool:
     """Can this column be one label: yes, no, or unknown? Wide integers are, where one says so."""
     if _type(feature) == "ClassLabel":
-        return len(feature.get("names") or ()) == 2
+        return len(_class_names(feature)) == 2
     kind = str(feature.get("dtype")) if _type(feature) == "Value" else ""
     return kind in NUMBERS or (integers and "int" in kind)
 
@@ -245,15 +254,17 @@ class _Split:
 def _read_split(folder: Path, image: str, wanted: Sequence[str]) -> _Split:
     import pyarrow as arrow
 
-    state = read_json(folder / "state.json")
+    state = read_json(folder / "state.json", kind=dict)
     if state.get("_indices_data_files"):
         raise DataError(
             f"{folder} was saved as a selection of rows by an old version of datasets: load it, "
             "call flatten_indices(), and save it again"
         )
-    files = [folder / entry["filename"] for entry in state.get("_data_files") or ()]
-    if not files:
-        raise DataError(f"{folder / 'state.json'} names no data file")
+    entries = state.get("_data_files")
+    listed = [entry.get("filename") for entry in entries] if _are(dict, entries) else []
+    if not listed or not _are(str, listed):
+        raise DataError(f"{folder / 'state.json'} names no data file: it has no list of them")
+    files = [folder / name for name in listed]
     tables, paths, names, row = [], [], [], 0
     problems: list[str] = []
     for file in files:
@@ -431,9 +442,14 @@ def _numbered(labels: Any, feature: Any) -> tuple[list[str], np.ndarray]:
 
     if _type(_item(feature)) == "ClassLabel":
         numbers = labels.cast(arrow.int64()).fill_null(-1).to_numpy()
-        own = _item(feature).get("names")
+        own = _class_names(_item(feature))
         count = int(numbers.max(initial=-1)) + 1
-        return [str(name) for name in own or range(count)], numbers
+        if not own and count > MOST_CLASSES:
+            raise DataError(
+                f"a label has the number {count - 1}, and dataset_info.json has no names of class "
+                f"labels; without them, numbers up to {MOST_CLASSES - 1} are read"
+            )
+        return own or [str(number) for number in range(count)], numbers
     words = labels.dictionary_encode()
     names = [str(word) for word in words.dictionary.to_pylist()]
     order = np.argsort(np.argsort(np.array(names, dtype=object)))
@@ -464,15 +480,12 @@ def _from_columns(
         else:
             labels[:, place] = numbers
     raise_if(problems, DataError)
-    pairs = {tuple(features[name]["names"]) for name in names if "names" in features[name]}
+    pairs = {tuple(own) for name in names if (own := _class_names(features[name]))}
     notes = [f"of the two classes {no} and {yes}, {yes} is the label" for no, yes in sorted(pairs)]
     return LabelTable.from_dense(labels, names=names, notes=notes, **given)
 
 
 def _place(parts: Sequence[_Split], row: int) -> str:
     """Where a row of all splits stands."""
-    for part in parts:
-        if row < part.count:
-            return f"{part.folder.name}, row {row}"
-        row -= part.count
-    raise IndexError(row)
+    folder, own = stands_in([part.folder for part in parts], [part.count for part in parts], row)
+    return f"{folder.name}, row {own}"

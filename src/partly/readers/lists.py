@@ -3,7 +3,7 @@
 Everything else is unknown, so that no negative is known. A list may be empty.
 
 Options: names=FILE, one label name a line; labels=N, how many labels there are, else as many as the
-largest number says; images=FOLDER, where the images lie, else beside the file.
+largest number says (up to 100,000); images=FOLDER, where the images lie, else beside the file.
 """
 
 import re
@@ -26,6 +26,7 @@ from partly.readers.common import (
 )
 from partly.texts import Texts
 
+MOST = 100_000  # labels that one number can make
 LINE = re.compile(r"[^,]+\.(jpe?g|png|webp|bmp|gif|tiff?)\s*,[\d\s]*", re.IGNORECASE)
 
 
@@ -122,5 +123,11 @@ def _count(
         raise DataError(
             f"{file}, line {line}: there is no label {numbers[outside]}, the {said} labels are "
             f"0 … {said - 1}"
+        )
+    if said is None and needed > MOST:
+        line = line_number(file, int(rows[numbers.argmax()]))
+        raise DataError(
+            f"{file}, line {line}: the number {needed - 1} would make {needed:,} labels; mend the "
+            "line, or say how many labels there are: labels=N"
         )
     return needed if said is None else said

@@ -27,8 +27,8 @@ from partly.readers.coco import (
     splits_of,
     unique_ids,
 )
-from partly.readers.common import chosen_folder, counted, image_folder, index_of, locate
-from partly.texts import Texts, concatenated
+from partly.readers.common import chosen_folder, counted, image_folder, index_of, locate_in
+from partly.texts import Texts
 
 _FILE = re.compile(r"^lvis_v1(?:\.0)?_(train|val)\.json$")
 _FOLDER = re.compile(r"([^/]+)/([^/]+)$")  # the last two pieces of an image's address
@@ -176,9 +176,4 @@ def _root(path: Path, file: Path, images: str | None) -> Path:
 def _paths(root: Path, addresses: list[tuple[str, str]]) -> Texts:
     folders, which = np.unique([folder for folder, _ in addresses], return_inverse=True)
     names = Texts.of([name for _, name in addresses])
-    order = np.argsort(which, kind="stable")
-    paths = concatenated(
-        locate(root / str(folder), names[np.flatnonzero(which == place)])
-        for place, folder in enumerate(folders)
-    )
-    return paths[np.argsort(order, kind="stable")]
+    return locate_in([root / str(folder) for folder in folders], which, names)

@@ -1,8 +1,9 @@
 """A CSV or Parquet file: one row an image and one column a label, or one row a label of an image.
 
 Wide: a column `path` (or `image`, `file`, `filename`) relative to the file, optional `id` and
-`split` (train, validation, test), and every other column is a label: 1 positive, 0 negative, empty
-or -1 unknown (or what the convention says). true and false are understood as 1 and 0.
+`split` (train, validation, test), all of them in any case, and every other column is a label: 1
+positive, 0 negative, empty or -1 unknown (or what the convention says). true and false are
+understood as 1 and 0.
 
 Long: the path column, `label` and `value`, optional `id` and `split`, and no other column. A row
 with an empty label is an image of which nothing is known.
@@ -10,9 +11,13 @@ with an empty label is an image of which nothing is known.
 In both forms rows of one image (one id, or one path where there are no ids) are put together; it is
 an error if they contradict each other. A folder may hold the file as manifest.csv or
 manifest.parquet.
+
+Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
+and a cell nan is unknown; signed, 1 positive, -1 negative, 0 unknown.
 """
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,13 +26,25 @@ import numpy as np
 
 from partly.errors import DataError, LabelError, first_few, raise_if
 from partly.labels import CONVENTIONS, NEGATIVE, POSITIVE, SPLITS, UNKNOWN, LabelTable
-from partly.readers.columns import Coded, code, contradicted_entries, places_of, read_repetitive
+from partly.readers.columns import (
+    FEW,
+    Coded,
+    code,
+    contradicted_entries,
+    contradictions,
+    empty_cells,
+    more,
+    opposed,
+    places_of,
+    read_repetitive,
+)
 from partly.readers.common import SPLIT_WORDS, choose, counted
 from partly.texts import Texts
 
 PATH_COLUMNS = ("path", "image", "file", "filename")
 FILES = ("manifest.csv", "manifest.parquet")
-FEW = 5  # of each kind of problem are named
+LONG = ("label", "value")
+ADVICE = "keep one row of each"
 
 Words = dict[str, int]
 
@@ -62,8 +79,11 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
     names = [name for name in columns if name not in (path_column, "id", "split")]
     if not names:
         raise DataError(f"{file} has no label column beside {path_column}")
+    others = [name for name in names if name not in LONG]
+    if others and len(names) == len(others) + len(LONG):
+        raise DataError(f"{file}: the long form has no other column: {first_few(others)}")
     images, problems = _images(file, columns, path_column)
-    form = _read_long if sorted(names) == ["label", "value"] else _read_wide
+    form = _read_wide if others or len(names) < len(LONG) else _read_long
     return form(file, {name: columns.pop(name) for name in names}, images, words, problems)
 
 
@@ -81,13 +101,24 @@ def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
     if path.is_dir():
         file = next((path / name for name in FILES if (path / name).is_file()), path / FILES[0])
     columns = read_repetitive(file)
-    for name in PATH_COLUMNS:
-        if name in columns:
-            return file, columns, name
-    raise DataError(
-        f"{file} has no column with image paths: name one of its columns "
-        f"{', '.join(PATH_COLUMNS)} (it has {first_few(list(columns))})"
-    )
+    found = [_called(columns, *names) for names in (PATH_COLUMNS, ("id",), ("split",))]
+    if found[0] is None:
+        raise DataError(
+            f"{file} has no column with image paths: name one of its columns "
+            f"{', '.join(PATH_COLUMNS)} (it has {first_few(list(columns))})"
+        )
+    columns = {name.lower() if name in found else name: columns[name] for name in columns}
+    return file, columns, found[0].lower()
+
+
+def _called(columns: Iterable[str], *names: str) -> str | None:
+    """The column of the first of these names, or else of one that differs only in its case."""
+    for written in (str, str.lower):
+        for name in names:
+            for column in columns:
+                if written(column) == name:
+                    return column
+    return None
 
 
 def _words(convention: str) -> Words:
@@ -108,9 +139,9 @@ def _images(file: Path, columns: dict[str, Any], path_column: str) -> tuple[Imag
     if not len(paths.codes):
         raise DataError(f"{file} has a header but no image")
     keys = code(columns.pop("id")) if "id" in columns else paths
-    problems = list(_empty_cells(file, paths, "image path"))
+    problems = [*empty_cells(file, paths, "image path"), *_no_paths(file, paths)]
     if keys is not paths:
-        problems += _empty_cells(file, keys, "image id")
+        problems += empty_cells(file, keys, "image id")
         problems += _differing(file, keys, paths, "path")
     splits = None
     if "split" in columns:
@@ -120,6 +151,23 @@ def _images(file: Path, columns: dict[str, Any], path_column: str) -> tuple[Imag
         splits = np.array(cells.texts)[cells.codes[keys.firsts]]
     own = paths.texts if keys is paths else paths.texts[paths.codes[keys.firsts]]
     return Images(keys.codes, keys.firsts, keys.texts, _beside(file, own), splits), problems
+
+
+def _no_paths(file: Path, cells: Coded) -> Iterator[str]:
+    """Sentences on what can be no path on this system."""
+    from pyarrow import compute
+
+    texts = cells.texts.arrow()
+    for odd, advice in (
+        (compute.match_substring(texts, "://"), "is an address: get the images first"),
+        (compute.starts_with(texts, "~/"), "begins with ~: write the whole path"),
+        (compute.match_substring(texts, "\\"), f"has \\: write {os.sep} between folders"),
+    ):
+        found = np.flatnonzero(odd)
+        if len(found) and not (os.sep == "\\" and "\\" in advice):
+            row = int(cells.firsts[found[0]])
+            place = places_of(file, [row])[row]
+            yield f"{file}, {place}: the path {cells.texts[found[0]]} {advice}"
 
 
 def _beside(file: Path, relative: Texts) -> Texts:
@@ -136,14 +184,6 @@ def _beside(file: Path, relative: Texts) -> Texts:
     folders = compute.if_else(absolute, "", folder).cast(arrow.large_string())
     nothing = arrow.scalar("", arrow.large_string())
     return Texts.of(compute.binary_join_element_wise(folders, relative.arrow(), nothing))
-
-
-def _empty_cells(file: Path, cells: Coded, what: str) -> Iterator[str]:
-    empty = np.flatnonzero(np.diff(cells.texts.offsets) == 0)
-    if len(empty):
-        rows = np.flatnonzero(cells.codes == empty[0])
-        places = ", ".join(places_of(file, rows[:FEW].tolist()).values())
-        yield f"no {what} in {file}, {places}{_more(len(rows))}"
 
 
 def _understood(cells: Coded) -> Coded:
@@ -163,7 +203,7 @@ def _strange_splits(file: Path, cells: Coded) -> Iterator[str]:
             f"'{cells.texts[number]}' ({places[int(cells.firsts[number])]})"
             for number in strange[:FEW]
         ]
-        listed = ", ".join(found) + _more(len(strange))
+        listed = ", ".join(found) + more(len(strange))
         yield f"{file}: a split is one of {', '.join(SPLITS)}, not {listed}"
 
 
@@ -184,7 +224,7 @@ def _differing(file: Path, keys: Coded, cells: Coded, what: str) -> Iterator[str
     occur = "occurs" if len(images) == 1 else "occur"
     yield (
         f"{file}: {counted(len(images), 'image')} {occur} more than once, each time with another "
-        f"{what}: {', '.join(shown)}{_more(len(images))}"
+        f"{what}: {', '.join(shown)}{more(len(images))}"
     )
 
 
@@ -253,29 +293,7 @@ def _merged(
         own = rows[starts[group] : ends[group]]
         pair = [int(own[labels[own, column] == value][0]) for value in (POSITIVE, NEGATIVE)]
         pairs.append((images.ids[int(images.of_row[own[0]])], names[column], *pair))
-    return merged, list(_contradictions(file, pairs, len(both)))
-
-
-def _contradictions(
-    file: Path, pairs: list[tuple[str, str, int, int]], count: int
-) -> Iterator[str]:
-    """A sentence that lists (image, label, a row that says yes, a row that says no)."""
-    if not pairs:
-        return
-    places = places_of(file, [row for *_, yes, no in pairs for row in (yes, no)])
-    shown = [
-        f"image {image}, label {label}: positive in {places[yes]}, negative in {places[no]}"
-        for image, label, yes, no in pairs
-    ]
-    are = "is" if count == 1 else "are"
-    yield (
-        f"{file}: {counted(count, 'label')} {are} given as positive and as negative: "
-        f"{'; '.join(shown)}{_more(count)}; keep one row of each"
-    )
-
-
-def _more(count: int) -> str:
-    return f" and {count - FEW:,} more" if count > FEW else ""
+    return merged, list(contradictions(file, pairs, len(both), ADVICE))
 
 
 def _read_long(
@@ -293,7 +311,7 @@ def _read_long(
         nameless = np.flatnonzero(known & (column_of[labels.codes] < 0))
         if len(nameless):
             places = ", ".join(places_of(file, nameless[:FEW].tolist()).values())
-            problems.append(f"a value but no label in {file}, {places}{_more(len(nameless))}")
+            problems.append(f"a value but no label in {file}, {places}{more(len(nameless))}")
         if not named.any():
             problems.append(f"{file} names no label: its column label is empty")
     raise_if(problems, DataError)
@@ -323,14 +341,12 @@ def _contradicted(
     values: np.ndarray,
 ) -> Iterator[str]:
     """Which rows of a long manifest say yes and no to the same."""
-    entries = contradicted_entries(rows, columns, values, len(names))
-    lines = np.arange(len(images.of_row))[given][entries]
-    first: dict[tuple[int, int], dict[int, int]] = {}
-    for entry, line in zip(entries.tolist(), lines.tolist(), strict=True):
-        cell = int(rows[entry]), int(columns[entry])
-        first.setdefault(cell, {}).setdefault(int(values[entry]), line)
+    lines = np.arange(len(images.of_row))[given]
+    yes, no = opposed(
+        contradicted_entries(rows, columns, values, len(names)), rows, columns, values
+    )
     pairs = [
-        (images.ids[row], names[column], lines_of[POSITIVE], lines_of[NEGATIVE])
-        for (row, column), lines_of in list(first.items())[:FEW]
+        (images.ids[rows[one]], names[columns[one]], int(lines[one]), int(lines[other]))
+        for one, other in zip(yes[:FEW], no[:FEW], strict=True)
     ]
-    return _contradictions(file, pairs, len(first))
+    return contradictions(file, pairs, len(yes), ADVICE)

@@ -11,6 +11,7 @@ images lie if not beside the labels.
 
 import ast
 import os
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
@@ -27,6 +28,7 @@ from partly.readers.common import (
     chosen_folder,
     counted,
     find,
+    first_of_each,
     fully_known,
     has_columns,
     image_folder,
@@ -133,7 +135,7 @@ def _concepts_by_file(folder: Path) -> list[str]:
 def _label_file(file: Path, count: int, listed: Path) -> np.ndarray:
     """The 0 and 1 of a file, one for each image of the list."""
     try:
-        content = np.frombuffer(file.read_bytes(), dtype=np.uint8)
+        content = np.frombuffer(file.read_bytes().removeprefix(BOM_UTF8), dtype=np.uint8)
     except OSError as error:
         raise DataError(f"cannot read {file}: {error.strerror}") from None
     digit = (content == ord("0")) | (content == ord("1"))
@@ -181,16 +183,22 @@ def _is_flat(folder: Path) -> bool:
 def _read_csv(file: Path, images: str | None) -> LabelTable:
     columns = read_repetitive(file, CSV_COLUMNS)
     names = code(columns["filename"])
+    nameless = np.flatnonzero(np.diff(names.texts.offsets) == 0).tolist()
+    raise_if(_strange_cells(file, "filename", names, nameless, "images/0001_21.jpg"), DataError)
     splits, notes = _csv_splits(file, code(columns["split_name"]))
     positive, concepts = _csv_labels(file, code(columns["label"]), _concepts(file.parent))
     ids = _forward(names.texts[names.codes])
+    kept, more = first_of_each(
+        ids, [positive, splits], lambda row: f"{file}, {places_of(file, [row])[row]}"
+    )
+    ids = ids[kept]
     return fully_known(
-        positive,
+        positive[kept],
         ids=ids,
         names=concepts,
         paths=_paths(file.parent if images is None else chosen_folder(images), ids),
-        splits=splits,
-        notes=notes,
+        splits=splits[kept],
+        notes=[*notes, *more],
     )
 
 

@@ -7,16 +7,21 @@ Confidence 1 is a verified positive, 0 a verified negative, any other leaves the
 Files of labels that a machine made are never used.
 
 The labels are those of class-descriptions-boxable.csv where it is there, else those of the class
-descriptions, else those of the label files; `classes` names a file or lists others. Where the label
-set is boxable, a -boxable label file is read instead of the full one. An image list, such as
+descriptions, else those of the label files. An image list, such as
 train-images-boxable-with-rotation.csv, says which images there are; without one they are those of
 the label file. Images are <ImageID>.jpg in train/ or train.tar (or train_0 … train_f), in
-validation and in test, below the folder or below `images`. conflicts: whether a label that is
-verified both as present and as absent is an "error" or "unknown".
+validation and in test. A label file alone is the part that its name or its folder's says, or train.
+
+Options: classes=FILE, or in Python a list, the labels to read; images=FOLDER, where train,
+validation and test lie, if not below the data; conflicts=error or unknown, what becomes of a label
+that is verified both as present and as absent; labels, which label files are read: full, those of
+all classes; boxable, those with -boxable in their name; auto, the boxable ones where all labels to
+read are boxable.
 """
 
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from csv import reader as text_reader
 from dataclasses import replace
 from pathlib import Path
@@ -24,25 +29,57 @@ from typing import NamedTuple
 
 import numpy as np
 
-from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
+from partly.errors import (
+    ConfigError,
+    DataError,
+    LabelError,
+    PartlyError,
+    first_few,
+    raise_if,
+)
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
-from partly.readers.columns import code, contradicted_entries, places_of, read_repetitive
-from partly.readers.common import choose, counted, locate, locate_in_tar
+from partly.readers.columns import (
+    FEW,
+    code,
+    contradicted_entries,
+    contradictions,
+    empty_cells,
+    more,
+    opposed,
+    places_of,
+    read_repetitive,
+)
+from partly.readers.common import (
+    SPLIT_WORDS,
+    choose,
+    chosen_folder,
+    counted,
+    has_columns,
+    index_in,
+    locate,
+    locate_in,
+    locate_in_tar,
+)
 from partly.readers.paper import differences
 from partly.texts import Texts, concatenated
 
 PARTS = {"train": ("train",), "validation": ("validation", "val"), "test": ("test",)}
 VERSIONS = ("oidv7-", "oidv6-", "")  # the newest first
 LABEL_FILE = "-annotations-human-imagelabels"
+COLUMNS = ("ImageID", "LabelName", "Confidence")
 CONFLICTS = ("error", "unknown")
+LABELS = ("auto", "full", "boxable")
 DIGITS = "0123456789abcdef"
+ABOUT_THE_PAPER = (
+    "5,655,108, the paper's training images, are those with a verified label of any class, so of "
+    "the full label file (labels=full); which version and which 600 labels it took it does not say"
+)
 
 
 class Part(NamedTuple):
-    """The files of a split: all label files that were found, and the lists of its images."""
+    """The label files of a split that were found, in the order in which they are preferred."""
 
     split: str
-    word: str
     full: list[Path]
     boxable: list[Path]
 
@@ -50,14 +87,17 @@ class Part(NamedTuple):
         """The label file to read: one only, so that nothing counts twice."""
         return ([*self.boxable, *self.full] if boxable else [*self.full, *self.boxable])[0]
 
-    def image_list(self, boxable: bool) -> Path | None:
-        """The file that lists the images, beside the label file."""
-        folder = self.chosen(boxable).parent
-        found = sorted(folder.glob(f"*{self.word}-images*.csv")) + [
-            file for file in (folder / "images.csv",) if file.is_file()
-        ]
-        found.sort(key=lambda file: ("boxable" in file.name) != boxable)  # stable: by name then
-        return found[0] if found else None
+    def image_lists(self, file: Path) -> list[Path]:
+        """The files beside a label file that list its images, the one to read first.
+
+        A list of boxable images is none for the full labels: most images would be missing.
+        """
+        boxable = "boxable" in file.name
+        words = PARTS[self.split]
+        found = [other for word in words for other in file.parent.glob(f"*{word}-images*.csv")]
+        found += _existing([file.parent], ["images.csv"])
+        found.sort(key=lambda other: (("boxable" in other.name) != boxable, _age(other), other))
+        return [other for other in found if boxable or "boxable" not in other.name]
 
 
 class Entries(NamedTuple):
@@ -70,7 +110,9 @@ class Entries(NamedTuple):
 
 
 def recognises(path: Path) -> bool:
-    return path.is_dir() and bool(_find_parts(path))
+    if path.is_dir():
+        return bool(_find_parts(path))
+    return path.suffix.lower() == ".csv" and has_columns(path, COLUMNS)
 
 
 def read(
@@ -78,46 +120,68 @@ def read(
     classes: str | Path | Sequence[str] | None = None,
     images: str | Path | None = None,
     conflicts: str = "error",
+    labels: str = "auto",
 ) -> LabelTable:
     """The label table of all parts that are there."""
     choose(conflicts, "conflicts", CONFLICTS)
-    parts = _find_parts(path)
-    if not parts:
-        raise DataError(f"{path} holds no label file such as train{LABEL_FILE}.csv")
-    displayed, boxable_labels = _descriptions(path)
-    labels = _selected(path, classes, displayed, boxable_labels, parts)
-    boxable = bool(boxable_labels) and boxable_labels.issuperset(labels)
+    choose(labels, "labels", LABELS)
+    root = path if path.is_dir() else path.parent
+    parts = _of_kind(path, _find_parts(path) if path.is_dir() else [_part_of(path)], labels)
+    bases = [root, root / "images"] if images is None else [chosen_folder(images)]
+    displayed, boxable_labels = _descriptions(root)
+    selected = _selected(root, classes, displayed, boxable_labels, parts)
+    boxable = bool(boxable_labels) and boxable_labels.issuperset(selected)
+    names = _names(selected, displayed)
+    files = {part.split: part.chosen(boxable) for part in parts}
     read: list[Entries] = []
     notes: list[str] = []
     problems: list[str] = []
+    kind: type[PartlyError] = LabelError
     for part in parts:
         try:
-            read.append(_read_part(part, boxable, labels, notes))
-        except DataError as error:
-            problems += error.problems
-    raise_if(problems, DataError)
+            entries = _read_part(part, files[part.split], selected, names, conflicts, notes)
+            read.append(entries)
+        except (DataError, LabelError) as error:
+            problems, kind = [*problems, *error.problems], type(error)
+    raise_if(problems, kind)
     paths = [
-        _locate(path, images, part, part.chosen(boxable).parent, entries.ids)
+        _locate(bases, part.split, files[part.split], entries.ids)
         for part, entries in zip(parts, read, strict=True)
     ]
     splits = np.repeat([part.split for part in parts], [len(entries.ids) for entries in read])
     entries = _joined(read)
     read.clear()
-    names = _names(labels, displayed)
-    entries = _without_conflicts(entries, names, conflicts, notes)
-    table = LabelTable.from_entries(
-        entries.rows,
-        entries.columns,
-        entries.values,
-        ids=entries.ids,
-        names=names,
-        paths=concatenated(paths),
-        splits=splits,
-    )
+    try:
+        table = LabelTable.from_entries(
+            entries.rows,
+            entries.columns,
+            entries.values,
+            ids=entries.ids,
+            names=names,
+            paths=concatenated(paths),
+            splits=splits,
+        )
+    except LabelError:
+        raise_if(_in_several_parts(entries.ids, splits, files), LabelError)
+        raise
     again = len(entries.rows) - table.known
     if again:
         notes.append(f"{counted(again, 'row')} with a label that an earlier row gives: merged")
-    return replace(table, notes=(*notes, *differences("openimages", table)), checked=True)
+    notes += [*differences("openimages", table), ABOUT_THE_PAPER]
+    return replace(table, notes=tuple(notes), checked=True)
+
+
+def _in_several_parts(ids: Texts, splits: np.ndarray, files: dict[str, Path]) -> Iterator[str]:
+    again = ids.repeated()
+    shown = []
+    for image in list(again)[:FEW]:
+        rows = np.flatnonzero(index_in(ids, Texts.of([image])) >= 0)
+        shown.append(f"{image} ({', '.join(files[split].name for split in splits[rows])})")
+    if shown:
+        yield (
+            f"{next(iter(files.values())).parent}: {counted(len(again), 'image')} in more than one "
+            f"part: {', '.join(shown)}{more(len(again))}"
+        )
 
 
 # Files
@@ -132,16 +196,49 @@ def _find_parts(root: Path) -> list[Part]:
     """The parts that have a label file."""
     folders, parts = _folders(root), []  # names are tried: a folder may hold millions of images
     for split, words in PARTS.items():
-        for word in words:
-            places = [place for folder in folders for place in (folder, folder / word)]
-            stems = [f"{version}{word}{LABEL_FILE}" for version in VERSIONS]
-            full = _existing(places, [f"{stem}.csv" for stem in stems])
-            full += _existing([folder / word for folder in folders], ["annotations-human.csv"])
-            boxable = _existing(places, [f"{stem}-boxable.csv" for stem in stems])
-            if full or boxable:
-                parts.append(Part(split, word, full, boxable))
-                break
+        below = [folder / word for folder in folders for word in words]
+        stems = [f"{version}{word}{LABEL_FILE}" for version in VERSIONS for word in words]
+        full = _existing([*folders, *below], [f"{stem}.csv" for stem in stems])
+        full += _existing(below, ["annotations-human.csv"])
+        boxable = _existing([*folders, *below], [f"{stem}-boxable.csv" for stem in stems])
+        if full or boxable:
+            parts.append(Part(split, full, boxable))
     return parts
+
+
+def _part_of(file: Path) -> Part:
+    """A label file alone."""
+    if "machine" in file.name:
+        raise DataError(f"{file} has labels that a machine made: give a file of verified ones")
+    if has_columns(file, ["XMin"]):
+        raise DataError(f"{file} has boxes: give a file such as train{LABEL_FILE}.csv")
+    words = [file.parent.name.lower(), *re.split(r"[^a-z]+", file.name.lower())]
+    split = next((SPLIT_WORDS[word] for word in reversed(words) if word in SPLIT_WORDS), "train")
+    return Part(split, [], [file]) if "boxable" in file.name else Part(split, [file], [])
+
+
+def _of_kind(path: Path, parts: list[Part], labels: str) -> list[Part]:
+    """The parts with nothing but the label files that the option `labels` asks for."""
+    if not parts:
+        raise DataError(f"{path} holds no label file such as train{LABEL_FILE}.csv")
+    if labels == "auto":
+        return parts
+    missing = [part for part in parts if not getattr(part, labels)]
+    ending = "-boxable.csv" if labels == "boxable" else ".csv"
+    problems = [
+        f"labels={labels}, but {path} has no {part.split}{LABEL_FILE}{ending}, only "
+        f"{part.chosen(labels == 'boxable').name}"
+        for part in missing
+    ]
+    raise_if(problems, DataError)
+    if labels == "full":
+        return [part._replace(boxable=[]) for part in parts]
+    return [part._replace(full=[]) for part in parts]
+
+
+def _age(file: Path) -> int:
+    """0 for the newest version."""
+    return next(age for age, version in enumerate(VERSIONS) if file.name.startswith(version))
 
 
 def _existing(folders: list[Path], names: list[str]) -> list[Path]:
@@ -250,13 +347,19 @@ def _names(labels: list[str], displayed: dict[str, str]) -> list[str]:
 # Entries
 
 
-def _read_part(part: Part, boxable: bool, labels: list[str], notes: list[str]) -> Entries:
+def _read_part(
+    part: Part, file: Path, labels: list[str], names: list[str], conflicts: str, notes: list[str]
+) -> Entries:
     """The known labels of a part."""
-    file = part.chosen(boxable)
+    lists = part.image_lists(file)
     unread = [other.name for other in (*part.full, *part.boxable) if other != file]
+    unread += [other.name for other in lists[1:]]
     if unread:
-        notes.append(f"{part.split}: labels from {file.name}; not read: {first_few(unread)}")
-    cells = read_repetitive(file, ["ImageID", "LabelName", "Confidence"])
+        images = f", images from {lists[0].name}" if lists else ""
+        notes.append(
+            f"{part.split}: labels from {file.name}{images}; not read: {first_few(unread)}"
+        )
+    cells = read_repetitive(file, COLUMNS)
     confidence = code(cells.pop("Confidence"))
     if not len(confidence.codes):
         raise DataError(f"{file} has a header but no label")
@@ -267,16 +370,19 @@ def _read_part(part: Part, boxable: bool, labels: list[str], notes: list[str]) -
     columns = np.array([column_of.get(text, -1) for text in label.texts], np.int32)[label.codes]
     del label
     image = code(cells.pop("ImageID"))
+    raise_if(empty_cells(file, image, "ImageID"), DataError)
     ids, rows = image.texts, image.codes
-    listed = part.image_list(boxable)
-    if listed is not None:
-        ids = code(read_repetitive(listed, ["ImageID"])["ImageID"]).texts
-        rows = _index_in(image.texts, ids)[image.codes]
+    if lists:
+        listed = code(read_repetitive(lists[0], ["ImageID"])["ImageID"])
+        raise_if(empty_cells(lists[0], listed, "ImageID"), DataError)
+        ids = listed.texts
+        rows = index_in(image.texts, ids).astype(np.int32)[image.codes]
+        del listed
     del image
     for places, what in (
         (values, "with a confidence that is neither 1 nor 0"),
         (columns, "of labels that are not in the label set"),
-        (rows, f"of images that are not in {listed.name if listed else file.name}"),
+        (rows, f"of images that are not in {lists[0].name if lists else file.name}"),
     ):
         left_out = int((places < 0).sum())
         if left_out:
@@ -285,10 +391,36 @@ def _read_part(part: Part, boxable: bool, labels: list[str], notes: list[str]) -
     kept = (values >= 0) & (columns >= 0) & (rows >= 0)
     if not kept.all():
         rows, columns, values = rows[kept], columns[kept], values[kept]
-    unlabelled = len(ids) - int(np.count_nonzero(np.bincount(rows, minlength=len(ids))))
+    entries = Entries(ids, rows, columns, values)
+    both = contradicted_entries(rows, columns, values, len(names))
+    if len(both):
+        yes, no = opposed(both, rows, columns, values)
+        if conflicts == "error":
+            raise_if(_conflicts(file, entries, names, np.flatnonzero(kept), yes, no), LabelError)
+        count = counted(len(yes), "label")
+        notes.append(f"{part.split}: {count} verified both as positive and as negative: unknown")
+        entries = Entries(ids, *(np.delete(array, both) for array in (rows, columns, values)))
+    known = np.bincount(entries.rows, minlength=len(ids))
+    unlabelled = len(ids) - int(np.count_nonzero(known))
     if unlabelled:
         notes.append(f"{part.split}: nothing is known of {counted(unlabelled, 'image')}")
-    return Entries(ids, rows, columns, values)
+    return entries
+
+
+def _conflicts(
+    file: Path,
+    entries: Entries,
+    names: list[str],
+    lines: np.ndarray,
+    yes: np.ndarray,
+    no: np.ndarray,
+) -> Iterator[str]:
+    """lines: the row of the file that each entry comes from. yes, no: entries that are opposed."""
+    pairs = [
+        (entries.ids[entries.rows[one]], names[entries.columns[one]], *map(int, lines[[one, two]]))
+        for one, two in zip(yes[:FEW], no[:FEW], strict=True)
+    ]
+    return contradictions(file, pairs, len(yes), 'conflicts="unknown" makes them unknown')
 
 
 def _meanings(file: Path, texts: Texts, firsts: np.ndarray) -> np.ndarray:
@@ -307,14 +439,6 @@ def _meanings(file: Path, texts: Texts, firsts: np.ndarray) -> np.ndarray:
     return np.array(meanings, dtype=np.int8)
 
 
-def _index_in(texts: Texts, among: Texts) -> np.ndarray:
-    """The place of each text among others, -1 where it has none."""
-    from pyarrow import compute
-
-    places = compute.index_in(texts.arrow(), value_set=among.arrow())
-    return places.fill_null(-1).to_numpy()
-
-
 def _joined(parts: list[Entries]) -> Entries:
     """The entries of all parts, one below the other."""
     if len(parts) == 1:
@@ -328,43 +452,18 @@ def _joined(parts: list[Entries]) -> Entries:
     )
 
 
-def _without_conflicts(
-    entries: Entries, names: list[str], conflicts: str, notes: list[str]
-) -> Entries:
-    """The entries but for cells that are verified as positive and as negative."""
-    places = contradicted_entries(entries.rows, entries.columns, entries.values, len(names))
-    if not len(places):
-        return entries
-    cells = np.unique(np.stack([entries.rows[places], entries.columns[places]]), axis=1).T
-    count = counted(len(cells), "label")
-    if conflicts == "error":
-        shown = first_few(
-            [f"image {entries.ids[row]}, label {names[column]}" for row, column in cells]
-        )
-        raise LabelError(
-            f"{count} verified both as positive and as negative: {shown}; "
-            'conflicts="unknown" makes them unknown'
-        )
-    notes.append(f"{count} verified both as positive and as negative: unknown")
-    kept = np.ones(len(entries.rows), dtype=bool)
-    kept[places] = False
-    return Entries(entries.ids, entries.rows[kept], entries.columns[kept], entries.values[kept])
-
-
 # Images
 
 
-def _locate(
-    root: Path, images: str | Path | None, part: Part, labels_in: Path, ids: Texts
-) -> Texts:
+def _locate(bases: list[Path], split: str, file: Path, ids: Texts) -> Texts:
     """The paths of a part's images: a folder, a tar, or sixteen of them by the id's first digit."""
     names = ids.joined("", ".jpg")
-    bases = [root, root / "images"] if images is None else [Path(images)]
-    words = PARTS[part.split]
-    folders = [base / word for base in bases for word in words]
+    words = PARTS[split]
+    folders = [base for base in bases if base.name in words]
+    folders += [base / word for base in bases for word in words]
     folders += [folder / "data" for folder in folders]
-    if images is None and labels_in.name in words:
-        folders.append(labels_in)
+    if file.parent.name in words:
+        folders.append(file.parent)
     for folder in folders:
         if folder.is_dir() and (folder / names[0]).is_file():
             return locate(folder, names)
@@ -373,7 +472,9 @@ def _locate(
         if tar.is_file():
             return locate_in_tar(tar, names)
         if any(_shard(folder, digit) for digit in DIGITS):
-            return _locate_in_shards(folder, ids, names)
+            digits, which = np.unique(ids.data[ids.offsets[:-1]], return_inverse=True)
+            shards = [folder.with_name(f"{folder.name}_{chr(digit)}") for digit in digits]
+            return locate_in(shards, which, names)
     there = [folder for folder in folders if folder.is_dir()]
     return locate([*there, *folders][0], names)
 
@@ -381,13 +482,3 @@ def _locate(
 def _shard(folder: Path, digit: str) -> bool:
     place = folder.with_name(f"{folder.name}_{digit}")
     return place.is_dir() or place.with_name(place.name + ".tar").is_file()
-
-
-def _locate_in_shards(folder: Path, ids: Texts, names: Texts) -> Texts:
-    first = ids.data[ids.offsets[:-1]]
-    order, found = [], []
-    for digit in np.unique(first):
-        rows = np.flatnonzero(first == digit)
-        order.append(rows)
-        found.append(locate(folder.with_name(f"{folder.name}_{chr(digit)}"), names[rows]))
-    return concatenated(found)[np.argsort(np.concatenate(order))]

@@ -3,6 +3,8 @@
 Columns of `labels.parquet`: id, split where there is one, path (a span of a tar, relative to the
 folder), positive and negative: lists of the numbers of labels. The names of the labels stand in the
 file's metadata, which is how it is told from a manifest.
+
+Options: none.
 """
 
 import json
@@ -63,7 +65,7 @@ def read(path: Path) -> LabelTable:
             splits=_splits(table["split"]) if "split" in table.column_names else None,
             notes=tuple(_notes(content)),
         )
-    except (OSError, KeyError, ValueError, arrow.ArrowException) as error:
+    except (OSError, KeyError, TypeError, ValueError, arrow.ArrowException) as error:
         raise DataError(f"{file} is damaged: {error}") from None
 
 
@@ -75,7 +77,8 @@ def read_content(file: Path) -> dict[str, Any] | None:
     try:
         with file.open("rb") as stream:
             metadata = parquet.read_schema(stream).metadata or {}
-        return json.loads(metadata[METADATA]) if METADATA in metadata else None
+        content = json.loads(metadata[METADATA]) if METADATA in metadata else None
+        return content if isinstance(content, dict) else None
     except (OSError, ValueError, arrow.ArrowException):
         return None
 

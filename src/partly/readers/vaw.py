@@ -5,13 +5,12 @@ that were seen (positive_attributes) and that were verified to be absent (negati
 others are unknown. Their names come from `attribute_index.json`, else from the objects. Images are
 those of Visual Genome, `<image>.jpg` in `VG_100K/` and `VG_100K_2/` (folders or tars).
 
-Options: unit=image makes one row an image: an attribute is positive if any of its objects has it,
-and negative if it is verified absent from one and no other has it; unit=object makes one row an
-object, with the path of the whole image. images=FOLDER with VG_100K and VG_100K_2, or with the
-images, if it is none of those around.
+Options: unit=image or object, what a row is. Of an image, an attribute is positive if any of its
+objects has it, and negative if it is verified absent from one and no other has it; an object has
+the path of the whole image. images=FOLDER with VG_100K and VG_100K_2, or with the images, if it is
+none of those around.
 """
 
-import os
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -21,8 +20,16 @@ import numpy as np
 
 from partly.errors import DataError, first_few, raise_if
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
-from partly.readers.common import choose, chosen_folder, counted, image_folder, locate, read_json
-from partly.texts import Texts, concatenated
+from partly.readers.common import (
+    choose,
+    chosen_folder,
+    counted,
+    image_folder,
+    index_in,
+    read_json,
+)
+from partly.readers.vg200 import FOLDERS, locate_images
+from partly.texts import Texts
 
 PARTS = {
     "train_part1.json": "train",
@@ -31,7 +38,6 @@ PARTS = {
     "val.json": "validation",
     "test.json": "test",
 }
-FOLDERS = ("VG_100K", "VG_100K_2")
 _KEYS = {"positive_attributes": POSITIVE, "negative_attributes": NEGATIVE}
 
 Objects = list[dict[str, Any]]
@@ -50,12 +56,12 @@ def read(path: Path, *, unit: str = "image", images: str | None = None) -> Label
         raise DataError(f"{path} has no train_part1.json, train.json, val.json or test.json")
     objects, splits = _objects(folder)
     names = _names(folder, objects)
-    pictures = [str(found["image_id"]) for found in objects]
-    ids = pictures if unit == "image" else [str(found["instance_id"]) for found in objects]
-    place = {name: row for row, name in enumerate(dict.fromkeys(ids))}
-    rows = np.array([place[name] for name in ids], dtype=np.int64)
+    pictures = Texts.of([str(found["image_id"]) for found in objects])
+    instances = Texts.of([str(found["instance_id"]) for found in objects])
+    coded = (pictures if unit == "image" else instances).arrow().dictionary_encode()
+    ids, rows = Texts.of(coded.dictionary), coded.indices.to_numpy().astype(np.int64)
     first = np.unique(rows, return_index=True)[1]  # the first object of each row
-    raise_if(_id_problems(rows, splits, splits[first], list(place), unit), DataError)
+    raise_if(_id_problems(rows, splits, splits[first], ids, unit), DataError)
     keys = {value: np.unique(_keys(objects, key, rows, names)) for key, value in _KEYS.items()}
     absent = np.setdiff1d(keys[NEGATIVE], keys[POSITIVE], assume_unique=True)
     known = np.concatenate([keys[POSITIVE], absent])
@@ -64,15 +70,13 @@ def read(path: Path, *, unit: str = "image", images: str | None = None) -> Label
         known // len(names),
         known % len(names),
         values,
-        ids=list(place),
+        ids=ids,
         names=names,
-        paths=_paths(
-            _root(folder, images),
-            Texts.of([f"{pictures[row]}.jpg" for row in first]),
-            flat=images is not None,
+        paths=locate_images(
+            _root(folder, images), pictures[first].joined("", ".jpg"), named=images is not None
         ),
         splits=splits[first],
-        notes=_notes(unit, len(objects), len(place), len(keys[NEGATIVE]) - len(absent)),
+        notes=_notes(unit, len(objects), len(ids), len(keys[NEGATIVE]) - len(absent)),
     )
 
 
@@ -113,9 +117,14 @@ def _objects(folder: Path) -> tuple[Objects, np.ndarray]:
     for file, split in PARTS.items():
         if not (folder / file).is_file():
             continue
-        content = read_json(folder / file, without=("instance_polygon", "instance_bbox"))
+        outlines = ("instance_polygon", "instance_bbox")
+        try:
+            content = read_json(folder / file, without=outlines, kind=list)
+        except DataError as error:
+            problems += error.problems
+            continue
         problems += _object_problems(folder / file, content)
-        objects += content if isinstance(content, list) else []
+        objects += content
         splits.append(split)
         sizes.append(len(content))
     raise_if(problems, DataError)
@@ -124,10 +133,7 @@ def _objects(folder: Path) -> tuple[Objects, np.ndarray]:
     return objects, np.repeat(splits, sizes)
 
 
-def _object_problems(file: Path, content: Any) -> Iterator[str]:
-    if not isinstance(content, list):
-        yield f"{file} is not a list of objects"
-        return
+def _object_problems(file: Path, content: list[Any]) -> Iterator[str]:
     for key in ("image_id", "instance_id"):
         yield from _without(file, content, key, _is_id)
     for key in _KEYS:
@@ -156,7 +162,7 @@ def _without(file: Path, objects: list[Any], key: str, is_right: Any) -> Iterato
 
 
 def _id_problems(
-    rows: np.ndarray, splits: np.ndarray, own: np.ndarray, ids: list[str], unit: str
+    rows: np.ndarray, splits: np.ndarray, own: np.ndarray, ids: Texts, unit: str
 ) -> Iterator[str]:
     again = np.unique(rows[splits != own[rows]])
     if len(again):
@@ -177,8 +183,8 @@ def _names(folder: Path, objects: Objects) -> list[str]:
     file = folder / "attribute_index.json"
     if not file.is_file():
         return sorted(used)
-    index = read_json(file)
-    if not isinstance(index, dict) or not all(isinstance(place, int) for place in index.values()):
+    index = read_json(file, kind=dict)
+    if not all(isinstance(place, int) for place in index.values()):
         raise DataError(f"{file} does not give each attribute a number")
     strange = sorted(used - index.keys())
     if strange:
@@ -191,9 +197,8 @@ def _names(folder: Path, objects: Objects) -> list[str]:
 
 def _keys(objects: Objects, key: str, rows: np.ndarray, names: list[str]) -> np.ndarray:
     """row · L + column of each attribute that an object has under a key."""
-    column = {name: place for place, name in enumerate(names)}
     lists = [found[key] for found in objects]
-    columns = np.fromiter((column[word] for word in chain.from_iterable(lists)), dtype=np.int64)
+    columns = index_in(Texts.of(list(chain.from_iterable(lists))), Texts.of(names))
     return np.repeat(rows, [len(words) for words in lists]) * len(names) + columns
 
 
@@ -205,29 +210,3 @@ def _root(folder: Path, images: str | None) -> Path:
         return chosen_folder(images)
     places = (folder, folder.parent, folder / "images", folder.parent / "images")
     return image_folder(places, *FOLDERS).parent
-
-
-def _paths(root: Path, names: Texts, flat: bool) -> Texts:
-    """Each image in the one of the two folders that has it; in the first if none has.
-
-    flat: where neither of the two is there, the images lie in `root` itself.
-    """
-    folders = [root / name for name in FOLDERS]
-    first, second = (_are_in(folder, names) for folder in folders)
-    if flat and not first.any() and not second.any():
-        return locate(root, names)
-    which = second & ~first
-    order = np.argsort(which, kind="stable")
-    paths = concatenated(
-        locate(folder, names[np.flatnonzero(which == place)])
-        for place, folder in enumerate(folders)
-    )
-    return paths[np.argsort(order, kind="stable")]
-
-
-def _are_in(folder: Path, names: Texts) -> np.ndarray:
-    """Which images lie in a folder, or in the tar in its place."""
-    if folder.is_dir():
-        there = set(os.listdir(folder))
-        return np.array([name in there for name in names], dtype=np.bool_)
-    return np.array([path.endswith("]") for path in locate(folder, names)], dtype=np.bool_)

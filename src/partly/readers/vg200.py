@@ -27,13 +27,15 @@ from partly.readers.common import (
     index_in,
     label_names,
     locate,
+    locate_in,
     read_json,
-    read_texts,
+    read_lists,
 )
-from partly.texts import Texts, concatenated
+from partly.texts import Texts
 
 LABELS = 200
 INDEX = "vg_category_200_labels_index.json"
+FOLDERS = ("VG_100K", "VG_100K_2")
 LISTS = {"train": "train_list_500.txt", "test": "test_list_500.txt"}
 
 
@@ -51,17 +53,19 @@ def read(
         raise DataError(f"{path} has no {INDEX}")
     lists = {split: index.parent / name for split, name in LISTS.items()}
     raise_if([f"there is no {file}" for file in lists.values() if not file.is_file()], DataError)
-    listed = [read_texts(file) for file in lists.values()]
-    ids = concatenated(listed)
+    ids, splits, notes = read_lists(lists)
     rows, columns, unused = _positives(index, ids)
-    called, notes = label_names(names, LABELS)
+    called, more = label_names(names, LABELS)
+    notes += more
     if unused:
         notes.append(f"{counted(unused, 'image')} of {index.name} in neither list: left out")
     shared: dict[str, Any] = {
         "ids": ids,
         "names": called,
-        "paths": _paths(index.parent if images is None else chosen_folder(images), ids),
-        "splits": np.repeat(list(lists), [len(part) for part in listed]),
+        "paths": locate_images(
+            chosen_folder(images) if images else index.parent, ids, named=bool(images)
+        ),
+        "splits": splits,
     }
     if absent == "unknown":
         notes.append("only positives are known (absent=unknown)")
@@ -75,7 +79,7 @@ def read(
 
 def _positives(index: Path, ids: Texts) -> tuple[np.ndarray, np.ndarray, int]:
     """Row and column of every positive, and how many images of the index are in no list."""
-    content = read_json(index)
+    content = read_json(index, kind=dict)
     raise_if(_problems(index, content), DataError)
     annotated = Texts.of(list(content))
     places = index_in(ids, annotated)
@@ -92,10 +96,7 @@ def _positives(index: Path, ids: Texts) -> tuple[np.ndarray, np.ndarray, int]:
     return rows[used], numbers[used], int((row_of < 0).sum())
 
 
-def _problems(index: Path, content: Any) -> Iterator[str]:
-    if not isinstance(content, dict):
-        yield f"{index} is no JSON object of images and their labels"
-        return
+def _problems(index: Path, content: dict[str, Any]) -> Iterator[str]:
     allowed = set(range(LABELS))
     strange = [
         image
@@ -111,17 +112,25 @@ def _whole(number: Any) -> int:
     return number if type(number) is int else -1
 
 
-def _paths(root: Path, names: Texts) -> Texts:
-    """In VG_100K, or VG_100K_2 if it is there."""
-    import pyarrow as arrow
+# Images of Visual Genome
+
+
+def locate_images(root: Path, names: Texts, named: bool) -> Texts:
+    """Each image in the one of the two folders, or tars, that has it; in the first if none has.
+
+    Where neither has any, the images lie in `root` itself if it has some, or if the user named it.
+    """
+    folders = [root / name for name in FOLDERS]
+    first, second = (_are_in(folder, names) for folder in folders)
+    if not first.any() and not second.any() and (named or _are_in(root, names).any()):
+        return locate(root, names)
+    return locate_in(folders, (second & ~first).astype(np.int64), names)
+
+
+def _are_in(folder: Path, names: Texts) -> np.ndarray:
+    """Which images lie in a folder, or in the tar in its place."""
     from pyarrow import compute
 
-    first, second = root / "VG_100K", root / "VG_100K_2"
-    if not second.is_dir():
-        inside = first.is_dir() or first.with_name("VG_100K.tar").is_file()
-        alone = not inside and (root / names[0]).is_file()
-        return locate(root if alone else first, names)
-    there = Texts.of(os.listdir(second))
-    in_second = arrow.array(index_in(names, there) >= 0)
-    paths = compute.if_else(in_second, locate(second, names).arrow(), locate(first, names).arrow())
-    return Texts.of(paths)
+    if folder.is_dir():
+        return index_in(names, Texts.of(os.listdir(folder))) >= 0
+    return compute.ends_with(locate(folder, names).arrow(), "]").to_numpy(zero_copy_only=False)

@@ -19,9 +19,18 @@ import numpy as np
 
 from partly.errors import DataError, first_few, raise_if
 from partly.labels import LabelTable
-from partly.readers.common import chosen_folder, counted, find, fully_known, locate, read_json
+from partly.readers.common import (
+    chosen_folder,
+    counted,
+    find,
+    first_of_each,
+    fully_known,
+    locate,
+    read_json,
+)
 from partly.texts import Texts
 
+SHOWN = 20  # problems that are named
 PARTS = {"train": "train2017", "validation": "val2017", "test": "test2017"}
 
 
@@ -35,34 +44,42 @@ def read(path: Path, *, images: str | None = None) -> LabelTable:
     if not folders:
         raise DataError(f"{path} has no folder {', '.join(PARTS.values())} with annotations")
     root = next(iter(folders.values())).parent
-    files = {part: sorted(folder.glob("*.json")) for part, folder in folders.items()}
+    files = {
+        part: sorted(file for file in folder.iterdir() if file.suffix.lower() == ".json")
+        for part, folder in folders.items()
+    }
     ids: list[str] = []
     image_names: list[str] = []
     rows: list[int] = []
     found: list[str] = []
     problems: list[str] = []
     for file in (file for listed in files.values() for file in listed):
-        annotation = read_json(file)
-        wrong = _problem(annotation)
-        if wrong:
-            problems.append(f"{file}: {wrong}")
+        try:
+            annotation = _annotation(file)
+        except DataError as error:
+            problems += error.problems
             continue
         rows += [len(ids)] * len(annotation["labels"])
         found += annotation["labels"]
         ids.append(str(annotation.get("id", file.stem)))
         image_names.append(annotation["image_path"])
-    raise_if(islice(problems, 20), DataError)
+    if len(problems) > SHOWN:
+        problems[SHOWN:] = [f"and {len(problems) - SHOWN:,} more files that cannot be used"]
+    raise_if(problems, DataError)
     names, notes = _names(root, found)
     positive = np.zeros((len(ids), len(names)), dtype=np.int8)
     column_of = {name: column for column, name in enumerate(names)}
     positive[rows, [column_of[label] for label in found]] = 1
+    splits = np.repeat(list(files), [len(listed) for listed in files.values()])
+    every = [str(file) for listed in files.values() for file in listed]
+    kept, more = first_of_each(Texts.of(ids), [positive, splits], every.__getitem__)
     return fully_known(
-        positive,
-        ids=ids,
+        positive[kept],
+        ids=Texts.of(ids)[kept],
         names=names,
-        paths=_paths(root, Texts.of(image_names), images),
-        splits=np.repeat(list(files), [len(listed) for listed in files.values()]),
-        notes=notes,
+        paths=_paths(root, Texts.of(image_names)[kept], images),
+        splits=splits[kept],
+        notes=[*notes, *more],
     )
 
 
@@ -77,16 +94,19 @@ def _has_json(folder: Path) -> bool:
     if not folder.is_dir():
         return False
     with scandir(folder) as entries:
-        return any(entry.name.endswith(".json") for entry in islice(entries, 1000))
+        return any(entry.name.lower().endswith(".json") for entry in islice(entries, 1000))
 
 
-def _problem(annotation: Any) -> str | None:
-    if not isinstance(annotation, dict) or not {"image_path", "labels"} <= annotation.keys():
-        return "an annotation has image_path and labels"
+def _annotation(file: Path) -> dict[str, Any]:
+    annotation = read_json(file, kind=dict)
+    if not {"image_path", "labels"} <= annotation.keys():
+        raise DataError(f"{file}: an annotation has image_path and labels")
     labels = annotation["labels"]
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-        return "labels is a list of attributes such as a4_gender"
-    return None if isinstance(annotation["image_path"], str) else "image_path is a text"
+        raise DataError(f"{file}: labels is a list of attributes such as a4_gender")
+    if not isinstance(annotation["image_path"], str):
+        raise DataError(f"{file}: image_path is a text")
+    return annotation
 
 
 def _names(root: Path, found: list[str]) -> tuple[list[str], list[str]]:

@@ -17,18 +17,27 @@ import numpy as np
 
 from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
-from partly.readers.common import choose, counted, locate, read_lines
-from partly.texts import Texts
+from partly.readers.common import (
+    choose,
+    counted,
+    index_in,
+    line_number,
+    locate,
+    read_texts,
+)
+from partly.texts import Texts, concatenated
 
 _FILE = re.compile(r"^(.+)_(train|val|trainval|test)\.txt$")
+_HARD = 2  # a label of a difficult object, until it is known what that means
+_MEANING = np.array([NEGATIVE, _HARD, POSITIVE], np.int8)  # of -1, 0 and 1
 _DIFFICULT = {"unknown": UNKNOWN, "positive": POSITIVE, "negative": NEGATIVE}
-_WORDS = {"1": POSITIVE, "+1": POSITIVE, "-1": NEGATIVE}
+_LINE = r"^(?P<image>\S+)\s+(?P<label>\+?1|-1|0)$"
 
 
 class Part(NamedTuple):
     """One image set: labels [N, L] of the images `ids`."""
 
-    ids: list[str]
+    ids: Texts
     labels: np.ndarray
     difficult: int
 
@@ -52,7 +61,7 @@ def read(path: Path, *, year: int | None = None, difficult: str = "unknown") -> 
     raise_if(problems, DataError)
     parts = [_read_part(files[part], names, _DIFFICULT[difficult], problems) for part in sets]
     raise_if(problems, DataError)
-    ids = Texts.of([name for part in parts for name in part.ids])
+    ids = concatenated(part.ids for part in parts)
     return LabelTable.from_dense(
         np.concatenate([part.labels for part in parts]),
         ids=ids,
@@ -101,7 +110,10 @@ def _folder(path: Path, year: int | None) -> Path:
     if year is None and len(years) > 1:
         found = sorted(years)
         raise ConfigError(f"{path} holds VOC {' and '.join(found)}: choose with year={found[0]}")
-    return years[next(iter(years)) if year is None else choose(str(year), "year", [*years])]
+    only = next(iter(years))
+    if year is None or not only.isdecimal():  # a folder of another name, of whatever year
+        return years[only]
+    return years[choose(str(year), "year", [*years])]
 
 
 def _class_files(folder: Path) -> dict[str, dict[str, Path]]:
@@ -132,37 +144,46 @@ def _read_part(
     files: dict[str, Path], names: list[str], difficult: int, problems: list[str]
 ) -> Part:
     """The classes of one image set, put together by the images' names."""
-    words = _WORDS | {"0": difficult}
-    ids: dict[str, int] = {}
-    columns, hard = [], 0
+    ids: Texts | None = None
+    columns = []
     for name in names:
-        found = dict(_read_file(files[name], problems))
-        ids = ids or {image: row for row, image in enumerate(found)}
-        differing = sorted(found.keys() ^ ids.keys())
-        if differing:
+        images, values = _read_file(files[name], problems)
+        ids = images if ids is None else ids
+        places = index_in(ids, images)
+        missing, more = ids[places < 0], images[index_in(images, ids) < 0]
+        if len(missing) or len(more):
             problems.append(
                 f"{files[name]} and {files[names[0]].name} list different images: "
-                f"{first_few(differing)}"
+                f"{first_few(sorted([*missing, *more]))}"
             )
             continue
-        hard += sum(word == "0" for word in found.values())
-        columns.append(np.array([words.get(found[image], UNKNOWN) for image in ids], dtype=np.int8))
-    labels = np.stack(columns, axis=1) if len(columns) == len(names) else np.zeros((0, 0), np.int8)
-    return Part(list(ids), labels, hard)
+        columns.append(values[places])
+    if ids is None or len(columns) < len(names):
+        return Part(Texts.of([]), np.zeros((0, 0), np.int8), 0)
+    labels = np.stack(columns, axis=1)
+    hard = labels == _HARD
+    labels[hard] = difficult
+    return Part(ids, labels, int(hard.sum()))
 
 
-def _read_file(file: Path, problems: list[str]) -> Iterator[tuple[str, str]]:
-    """(image, 1 or -1 or 0) of each line; there may be any number of spaces between them."""
-    strange, seen = [], set()
-    for number, line in read_lines(file):
-        fields = line.split()
-        if len(fields) != 2 or fields[1] not in (*_WORDS, "0") or fields[0] in seen:
-            strange.append(f"line {number} '{line}'")
-            continue
-        seen.add(fields[0])
-        yield fields[0], fields[1]
-    if strange:
+def _read_file(file: Path, problems: list[str]) -> tuple[Texts, np.ndarray]:
+    """The images of a file and their labels; there may be any number of spaces between them."""
+    import pyarrow as arrow
+    from pyarrow import compute
+
+    lines = read_texts(file)
+    fields = compute.extract_regex(lines.arrow(), _LINE)
+    right = fields.is_valid().to_numpy(zero_copy_only=False)
+    images = Texts.of(fields.field("image"))
+    first = index_in(images, images) == np.arange(len(images))  # of several lines of an image
+    strange = np.flatnonzero(~right | ~first)
+    if len(strange):
+        shown = [f"line {line_number(file, int(n))} '{lines[int(n)]}'" for n in strange[:3]]
+        more = f" and {len(strange) - 3} more" if len(strange) > 3 else ""
         problems.append(
             f"{file}: {counted(len(strange), 'line')} not of an image named once and 1, 0 or -1: "
-            f"{first_few(strange, 3)}"
+            f"{', '.join(shown)}{more}"
         )
+    good = right & first
+    written = compute.replace_substring(fields.field("label"), "+", "").filter(arrow.array(good))
+    return images[good], _MEANING[written.cast(arrow.int8()).to_numpy() + 1]

@@ -4,14 +4,18 @@ A sample is what has the same name up to its first dot: an image (.jpg, .png, �
 `.json` as {"labels": ["cat", "dog"]} (known positives), {"labels": {"cat": 1, "dog": 0, "bird":
 null}} or {"positive": […], "negative": […]}, or in `.cls` as whole numbers (known positives).
 Shards lie in one folder or in subfolders, whose names or their own say the split; one shard alone
-will do. labels: the key in the JSON. names: a file with one label a line, in the order of the
-numbers; otherwise the labels are those that occur. A shard's images are read where they lie.
+will do. A shard's images are read where they lie.
+
+Options: labels=KEY of the labels in the JSON; names=FILE with one label a line, in the order of the
+numbers, otherwise the labels are those that occur.
 """
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tarfile import BLOCKSIZE
 from typing import Any
 
 import numpy as np
@@ -20,10 +24,11 @@ from partly import tars
 from partly.errors import DataError, first_few, raise_if
 from partly.images import SUFFIXES
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
-from partly.readers.common import SPLIT_WORDS, counted, read_lines
+from partly.readers.common import counted, read_names, split_in, split_problems
 from partly.texts import Texts, concatenated
 
 GLANCE = 256  # members by which a shard is recognised
+MOST_OF_A_HEADER = 3 * BLOCKSIZE  # with the exact time, as the library's own writer gives it
 SHOWN = 20  # problems of one kind that are named
 IMAGES = tuple(suffix[1:] for suffix in SUFFIXES)  # an earlier one is preferred
 _KEY = re.compile(r"((?:.*/)?[^/.]+)\.([^/]*)", re.DOTALL)
@@ -42,7 +47,8 @@ def read(path: Path, labels: str = "labels", names: str | Path | None = None) ->
     shards = _shards(path)
     if not shards:
         raise DataError(f"{path} holds no shard (*.tar)")
-    columns = _Columns(None if names is None else _read_names(path, Path(names)))
+    folder = path if path.is_dir() else path.parent
+    columns = _Columns(None if names is None else read_names(names, beside=folder))
     parts: list[_Part] = []
     problems: list[str] = []
     for shard in shards:
@@ -53,7 +59,7 @@ def read(path: Path, labels: str = "labels", names: str | Path | None = None) ->
         except DataError as error:
             problems += error.problems
     splits = [_split_of(shard, path) for shard in shards]
-    problems += _split_problems(shards, splits)
+    problems += split_problems(shards, splits)
     if not problems and not any(len(part.keys) for part in parts):
         problems.append(f"{path} holds no sample: no image with a name before its first dot")
     raise_if(problems, DataError)
@@ -95,33 +101,8 @@ def _looks_like_samples(names: Sequence[str]) -> bool:
 
 def _split_of(shard: Path, root: Path) -> str | None:
     """What the name of the shard says, or else that of its folder within the data set."""
-    places = [shard.stem]
-    if shard.parent != root and shard != root:
-        places.append(shard.parent.name)
-    for place in places:
-        for word in re.findall("[a-z]+", place.lower()):
-            if word in SPLIT_WORDS:
-                return SPLIT_WORDS[word]
-    return None
-
-
-def _split_problems(shards: Sequence[Path], splits: Sequence[str | None]) -> Iterator[str]:
-    without = [shard.name for shard, split in zip(shards, splits, strict=True) if split is None]
-    if without and len(without) < len(shards):
-        yield (
-            f"{first_few(without)}: the name says no split (train, val, test), but those of other "
-            "shards do; rename these, or keep them elsewhere"
-        )
-
-
-def _read_names(path: Path, file: Path) -> list[str]:
-    """The labels of a file as the user names it, or as it lies with the data."""
-    beside = (path if path.is_dir() else path.parent) / file
-    found = [line for _, line in read_lines(file if file.is_file() else beside)]
-    again = Texts.of(found).repeated().tolist()
-    if again:
-        raise DataError(f"{file} has labels more than once: {first_few(again)}")
-    return found
+    inside = shard.parent != root and shard != root
+    return split_in(shard.stem, shard.parent.name if inside else "")
 
 
 class _Columns:
@@ -179,12 +160,14 @@ class _Part:
 
 def _read_shard(shard: Path, labels: str, columns: _Columns) -> _Part:
     members, starts, sizes = tars.index(shard)
-    samples = _group(members)
+    samples, again = _group([*members, *_repeated(shard, starts, sizes)])
     images = {key: _image_of(kinds) for key, kinds in samples.items()}
     keys = [key for key, image in images.items() if image is not None]
     places = np.array([images[key] for key in keys], np.int64)
     part = _Part(shard, keys, tars.span_paths(shard, starts[places], sizes[places]))
     part.several = sum(len({*IMAGES} & samples[key].keys()) > 1 for key in keys)
+    for key, kind in again:
+        part.faults.setdefault(f"its .{kind} occurs more than once", []).append(key)
     for key, kinds in samples.items():
         if images[key] is None and _LABELS & kinds.keys():
             part.faults.setdefault("there are labels without an image", []).append(key)
@@ -233,14 +216,33 @@ def _read_labels(
     part.unlabelled = len(counts) - len(np.unique(part.rows))
 
 
-def _group(members: Texts) -> dict[str, dict[str, int]]:
-    """By key and kind, the number of each member; what has no kind, or no key, is no sample."""
+def _group(members: Sequence[str]) -> tuple[dict[str, dict[str, int]], list[tuple[str, str]]]:
+    """By key and kind, the number of each member; and the key and kind of what is there again.
+
+    What has no kind, or no key, is no sample.
+    """
     samples: dict[str, dict[str, int]] = {}
+    again = []
     for place, name in enumerate(members):
         match = _KEY.fullmatch(name)
         if match:
-            samples.setdefault(match[1], {})[match[2].lower()] = place
-    return samples
+            key, kind = match[1], match[2].lower()
+            if samples.setdefault(key, {}).setdefault(kind, place) != place:
+                again.append((key, kind))
+    return samples, again
+
+
+def _repeated(shard: Path, starts: np.ndarray, sizes: np.ndarray) -> Texts:
+    """The names of several members each, of which the index has the last.
+
+    The others leave gaps between members, larger than a header: only then are names read again.
+    """
+    order = np.argsort(starts)
+    ends = starts[order] + -(-sizes[order] // BLOCKSIZE) * BLOCKSIZE
+    gaps = starts[order] - np.append(0, ends[:-1])
+    if not len(gaps) or gaps.min() == gaps.max() <= MOST_OF_A_HEADER:
+        return Texts.of([])
+    return Texts.of(tars.file_names(shard, sys.maxsize)).repeated()
 
 
 def _image_of(kinds: dict[str, int]) -> int | None:
