@@ -281,7 +281,8 @@ def _read_study(source: Source, config: Config, say: Say) -> LabelTable:
         complete = config.complete(table)
         eye, origin = open_eye(complete)
         say(f"features of {complete.backbone} from {origin}, {complete.image_size} px")
-        table = look_through(eye, complete, table, say=say)
+        say(f"computing, or finding, what it sees in {len(table):,} images")
+        table = look_through(eye, complete, table)
     return table
 
 

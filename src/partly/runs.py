@@ -75,6 +75,26 @@ def keep_lines(path: Path, epochs: int) -> None:
         checkpoint.write_text(path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
+def begin(
+    folder: Path,
+    record: dict[str, Any],
+    eye: torch.nn.Module | None,
+    skipped: Mapping[str, str],
+    epoch: int,
+    *,
+    fresh: bool,
+) -> None:
+    """Write down what a run is, before its first step or before it goes on from an epoch."""
+    checkpoint.make_folder(folder)
+    for lines in (METRICS, AUDIT):
+        keep_lines(folder / lines, epoch - 1)
+    if fresh:
+        write_skipped(folder, skipped)
+        if eye is not None:
+            write_weights(folder, eye.state_dict(), EYE)
+    checkpoint.write_json(folder / CONFIG, record)
+
+
 def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
     """The ids of images that were left out, and what is wrong with each; no file for none."""
     if not skipped:

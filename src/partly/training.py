@@ -90,42 +90,31 @@ def train(
         raise_if(missing_images(table.paths), DataError)
     config = config.complete(table)
     folder = None if out is None else Path(out)
-    going_on = folder is not None and resume and (folder / runs.CONFIG).exists()
-    began = checkpoint.read_json(folder / runs.CONFIG) if folder and going_on else {}
-    inputs_hash, eye, origin = table.inputs_hash, None, began.get("origin")
+    stored = open_folder(folder, resume)  # what this run wrote down when it began
+    record = {"inputs_hash": table.inputs_hash, **(notes or {})}
+    eye = None
     if config.head_only and table.features is None:
-        stored = runs.read_weights(folder, runs.EYE) if folder and going_on else None
-        eye, origin = open_eye(config, stored, origin)
-        say = _silent if quiet else tell
-        say(f"features of {config.backbone} from {origin}, {config.image_size} px")
-        see = partial(look_through, eye, config, quiet=quiet, say=say)
+        eye, record["origin"] = open_eye(config, folder if stored else None, stored.get("origin"))
+        see = partial(look_through, eye, config, quiet=quiet)
         table, validation = see(table), validation and see(validation)
-    record = describe(table, config) | {"inputs_hash": inputs_hash} | dict(notes or {})
+    record = describe(table, config) | record
     record["validation_hash"] = None if validation is None else validation.content_hash
-    if folder is not None and going_on:
-        check_same(folder, record)
-    elif folder is not None and any((folder / name).exists() for name in runs.RESULTS):
-        raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+    if stored:
+        check_same(folder, stored, record)
 
     if validation is None and config.hold_out > 0:
         table, validation, truth = hold_out(table, truth, config)
-    has_checkpoint = folder is not None and going_on and (folder / runs.CHECKPOINT).exists()
+    kept = folder / runs.CHECKPOINT if folder is not None and stored else None
+    has_checkpoint = kept is not None and kept.exists()
     state = start(table, config, quiet, fresh=not has_checkpoint)
-    state.eye, state.origin = eye, origin or state.origin
+    state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
     record["origin"] = state.origin
     judge = open_judge(validation, state)
     if folder is not None:
-        checkpoint.make_folder(folder)
-        if has_checkpoint:
-            state.load_from(folder / runs.CHECKPOINT)
+        if kept is not None and has_checkpoint:
+            state.load_from(kept)
             state.best_weights = runs.read_weights(folder)
-        for lines in (runs.METRICS, runs.AUDIT):
-            runs.keep_lines(folder / lines, state.epoch - 1)
-        if not going_on:
-            runs.write_skipped(folder, skipped or {})
-            if eye is not None:
-                runs.write_weights(folder, eye.state_dict(), runs.EYE)
-        checkpoint.write_json(folder / runs.CONFIG, record)
+        runs.begin(folder, record, eye, skipped or {}, state.epoch, fresh=not stored)
     save = partial(save_checkpoint, folder, state)
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
@@ -320,22 +309,34 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 # --- before and after ----------------------------------------------------------------------------
 
 
+def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
+    """What the run in this folder says about itself, if it shall go on; nothing for a new one."""
+    if folder is None:
+        return {}
+    if resume and (folder / runs.CONFIG).exists():
+        return checkpoint.read_json(folder / runs.CONFIG)
+    if any((folder / name).exists() for name in runs.RESULTS):
+        raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+    return {}
+
+
 def open_eye(
-    config: Config, stored: Mapping[str, Tensor] | None = None, origin: str | None = None
+    config: Config, folder: Path | None = None, origin: str | None = None
 ) -> tuple[nn.Module, str]:
     """The frozen backbone of a head-only training, and where its weights come from.
 
-    stored, origin: of a run that goes on, and keeps what it began with.
+    folder, origin: of a run that goes on, and keeps what it began with.
     """
     assert config.backbone is not None
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)
         model = models.build(config.backbone, 1, size=config.image_size)
+    stored = None if folder is None else runs.read_weights(folder, runs.EYE)
     if stored is None:
         weights, size = config.weights, config.image_size
         return model.backbone, models.load_pretrained(model, config.backbone, weights, size)
     model.backbone.load_state_dict(stored)
-    return model.backbone, origin or "its own weights"
+    return model.backbone, origin or "the run's own weights"
 
 
 def look_through(
@@ -344,9 +345,9 @@ def look_through(
     table: LabelTable,
     *,
     quiet: bool = True,
-    say: Callable[[str], None] = _silent,
 ) -> LabelTable:
     """The table with what the frozen backbone sees in each image."""
+    say = _silent if quiet else tell
     device, workers = runs.choose_device(config.device), config.workers
     return features.with_features(
         table, eye, config.look, device, workers=workers, quiet=quiet, say=say
@@ -356,9 +357,9 @@ def look_through(
 def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
     """Give the head what a linear layer learns on the frozen backbone's features."""
     config = state.config
-    say = _silent if quiet else tell
-    say(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
-    seen = look_through(copy.deepcopy(state.model.backbone), config, table, quiet=quiet, say=say)
+    if not quiet:
+        tell(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
+    seen = look_through(copy.deepcopy(state.model.backbone), config, table, quiet=quiet)
     plan = replace(config, head_only=True, linear_start=False, mix="none", hold_out=0.0)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, epochs=LINEAR_EPOCHS)
     linear = train(seen, plan, quiet=True).model
@@ -426,6 +427,8 @@ def introduce(state: State, judged: bool) -> Iterator[str]:
     config, table = state.config, state.training.table
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
     yield state.training.propensity.source
+    if state.eye is not None:
+        yield f"on features of {config.backbone} from {state.origin}, {config.image_size} px"
     if table.features is None:
         goes_on = "the checkpoint, which began from " if state.step else ""
         yield (
@@ -601,9 +604,8 @@ HASHES = {
 DESCRIBED = ("images", "features", "labels", "label_counts")  # and covered by a hash
 
 
-def check_same(folder: Path, record: dict[str, Any]) -> None:
+def check_same(folder: Path | None, began: dict[str, Any], record: dict[str, Any]) -> None:
     """A run can only go on with the choices and labels it began with."""
-    began = checkpoint.read_json(folder / runs.CONFIG)
     changed = [name for name in record if began.get(name) != record[name]]
     raise_if(
         (

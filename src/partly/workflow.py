@@ -268,12 +268,14 @@ def parse_options(pairs: list[str]) -> dict[str, Any]:
     for pair in pairs:
         name, sign, text = pair.partition("=")
         if not sign:
-            raise ConfigError(f"an option of a method is name=value, not '{pair}'")
+            raise ConfigError(f"an option is name=value, not '{pair}'")
         options[name.strip()] = _number(text.strip())
     return options
 
 
 def _number(text: str) -> int | float | str:
+    if len(text) > 1 and text.isdigit() and text.startswith("0"):
+        return text  # 007 is a name
     for kind in (int, float):
         try:
             return kind(text)
