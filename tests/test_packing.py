@@ -246,7 +246,14 @@ def test_all_bad_images_are_reported_at_once(
     table = with_bad_ones(tmp_path / "pictures")
     with pytest.raises(DataError) as caught:
         packed(table, tmp_path / "out", workers=workers, size=size)
-    for sentence in ("0003.png", "0017.png", "0030.png", "0038.png", "on_bad_image=skip", "empty"):
+    for sentence in (
+        "0003.png",
+        "0017.png",
+        "0030.png",
+        "0038.png",
+        "--on-bad-image skip",
+        "empty",
+    ):
         assert sentence in str(caught.value)
     assert not (tmp_path / "out").exists()
 

@@ -641,7 +641,8 @@ def test_every_option_is_described(name: str) -> None:
     text, defaults = describe(name), options_of(name)
     assert text.count("Defaults: ") == bool(defaults)
     for option, value in defaults.items():
-        assert f"{option}={value}" in text.split("Defaults: ")[1]
+        shown = "" if value is None else value
+        assert f"{option}={shown}" in text.split("Defaults: ")[1]
         described = text.split("Options: ")[1].split("Defaults: ")[0]
         assert re.search(rf"\b{option}\b", described), f"{name} does not say what {option} is"
 
@@ -664,3 +665,18 @@ def test_two_data_sets_in_one_folder(tmp_path: Path) -> None:
     assert recognise(annotations / "lvis_v1_train.json") == "lvis"
     (tmp_path / "dataset_dict.json").write_text("{}")
     assert recognise(tmp_path) == "huggingface"  # of this nobody can doubt
+
+
+def test_columns_that_are_no_labels_are_ignored(tmp_path: Path) -> None:
+    file = written(tmp_path, "path,width,cat,note\na.jpg,640,1,hello\nb.jpg,480,0,\n")
+    table = read(file, ignore="width, note")
+    assert table.names == ("cat",)
+    assert table.dense().tolist() == [[1], [0]]
+    with pytest.raises(PartlyError, match="no column height to ignore"):
+        read(file, ignore="height")
+
+
+def test_images_without_labels_are_told_from_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jpg").write_bytes(b"")
+    with pytest.raises(PartlyError, match="holds images but no labels"):
+        read(tmp_path)

@@ -251,7 +251,7 @@ def test_webdataset_reads_labels_and_no_images(
 def test_what_is_no_webdataset(tmp_path: Path) -> None:
     shard(tmp_path / "images.tar", {"a.jpg": picture(1), "b.jpg": picture(2)})
     refuses(tmp_path, "no known format")
-    refuses(tmp_path / "images.tar", "no known format")
+    refuses(tmp_path / "images.tar", "holds images but no labels")
     (tmp_path / "empty").mkdir()
     refuses(tmp_path / "empty", "holds no shard", format="webdataset")
     shard(tmp_path / "empty" / "a.tar", {"README": "nothing"})

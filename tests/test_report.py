@@ -312,9 +312,9 @@ def test_the_learning_curves_tell_which_epoch_was_kept(folder):
     (folder / runs.METRICS).write_text("".join(json.dumps(line) + "\n" for line in history))
     page = Page(run_report(folder))
     assert (
-        "Epoch 2 of 4 was kept: its wits on the validation images, 75.0, is the best." in page.text
+        "Epoch 4 of 4 was kept: its wits on the validation images, 75.0, is the best." in page.text
     )
-    loss = "By epoch: loss from 4 to 1. Epoch 2 was kept."
+    loss = "By epoch: loss from 4 to 1. Epoch 4 was kept."
     assert page.descriptions["Training loss"] == loss
     score = "By epoch: score from 25 to 75. Epoch 2 was kept."
     assert page.descriptions["Validation: wits"] == score

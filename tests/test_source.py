@@ -44,7 +44,7 @@ def test_all_bad_images_are_named_before_training_starts(data, tmp_path):
 def test_skipped_images_are_counted_listed_and_not_measured(data, tmp_path):
     run = tmp_path / "run"
     answer = partly_works("train", data, "--out", run, *QUICK, "--on-bad-image", "skip")
-    assert "4 images of 80 left out, here and in the metrics" in answer.out
+    assert "4 images of 80 left out" in answer.out
     with (run / runs.SKIPPED).open(newline="") as file:
         listed = list(csv.DictReader(file))
     assert [line["id"] for line in listed] == BAD
@@ -75,6 +75,7 @@ def test_prediction_leaves_out_what_it_cannot_read_only_if_told(data, tmp_path):
     told = ("--on-bad-image", "skip")
     answer = partly_works("predict", run, tmp_path, "--out", tmp_path / "b.csv", *told)
     assert "76 images ->" in answer.out
+    assert len((tmp_path / "b-skipped.csv").read_text().splitlines()) == 5
 
 
 def test_a_comparison_leaves_out_bad_images_in_every_process(data, tmp_path):

@@ -259,7 +259,7 @@ def formats(
 
     Example: `partly formats coco`
     """
-    from partly.readers import FORMATS, describe, options_of, summary, to_markdown
+    from partly.readers import FORMATS, defaults_of, describe, options_of, summary, to_markdown
 
     if markdown:
         print(to_markdown(), end="")
@@ -270,8 +270,7 @@ def formats(
     for known in FORMATS:
         _say(f"{known:<12} {summary(known)}")
         if options_of(known):
-            listed = "  ".join(f"{key}={value}" for key, value in options_of(known).items())
-            _say(f"{'':<12} --read {listed}")
+            _say(f"{'':<12} --read {defaults_of(known)}")
 
 
 @app.command()
@@ -439,7 +438,7 @@ def predict(
 
     source = _source(images, arguments)
     count = predict_run(run, source, out, device=device or "auto", say=_say)
-    _say(f"{count:,} images -> {out}")
+    _say(f"{'1 image' if count == 1 else f'{count:,} images'} -> {out}")
 
 
 @app.command()

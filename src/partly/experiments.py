@@ -187,6 +187,9 @@ def run_study(
         "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
         "runs": list(done.values()),
     }
+    others = len([*folder.glob("*.json")]) - len(done)
+    if others > 0:
+        say(f"{folder} holds {others} more, of other methods, settings or seeds: not in this table")
     write_tables(results, Path(out))
     return results
 

@@ -278,7 +278,7 @@ def _write_images(
                 say(f"{row:,} of {len(table):,} images packed")
     if problems and (on_bad_image == "error" or len(problems) == len(table)):
         found = list(images.describe_problems(table.paths, problems))
-        advice = f"mend them, or leave these {len(problems):,} out with on_bad_image=skip"
+        advice = f"mend them, or leave these {len(problems):,} out with --on-bad-image skip"
         raise DataError([*found, advice] if len(problems) < len(table) else found)
     return problems
 

@@ -58,7 +58,7 @@ def estimate(table: LabelTable, expected_positives: float | None = None) -> Prop
         c_positive, c_negative = ASSUMED_SHARE, 0.0
         source = (
             f"only positives are known, so it is assumed that {100 * ASSUMED_SHARE:.0f} % of them "
-            "are (say better with the expected number of positives an image)"
+            "are (say better with --expected-positives, their number an image)"
         )
     c_positive, c_negative = min(c_positive, 1.0), min(c_negative, 1.0)
     seen_positive = counts.positive / max(c_positive, 1e-9)

@@ -89,23 +89,23 @@ def begin(
     for lines in (METRICS, AUDIT):
         keep_lines(folder / lines, epoch - 1)
     if fresh:
-        write_skipped(folder, skipped)
+        write_skipped(folder / SKIPPED, skipped)
         if eye is not None:
             write_weights(folder, eye.state_dict(), EYE)
     checkpoint.write_json(folder / CONFIG, record)
 
 
-def write_skipped(folder: Path, skipped: Mapping[str, str]) -> None:
+def write_skipped(path: Path, skipped: Mapping[str, str]) -> None:
     """The ids of images that were left out, and what is wrong with each; no file for none."""
     if not skipped:
-        (folder / SKIPPED).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return
 
     def write(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file, lineterminator="\n").writerows([("id", "problem"), *skipped.items()])
 
-    checkpoint.write_atomically(folder / SKIPPED, write)
+    checkpoint.write_atomically(path, write)
 
 
 def read_skipped(folder: Path) -> dict[str, str]:

@@ -101,7 +101,7 @@ class Source:
             raise DataError([*sentences, "no image is left"])
         for sentence in sentences:
             say(sentence)
-        say(f"{counted(len(bad), 'image')} of {len(table):,} left out, here and in the metrics")
+        say(f"{counted(len(bad), 'image')} of {len(table):,} left out")
         good = np.ones(len(table), dtype=bool)
         good[list(bad)] = False
         return table.take(np.flatnonzero(good)), {table.ids[row]: what for row, what in bad.items()}

@@ -134,7 +134,7 @@ def evaluate_run(
     wanted = part or ("test" if table.splits is not None else "train")
     chosen = table.part(wanted)
     if chosen is None:
-        raise DataError(f"{source.path} has no part '{wanted}'")
+        raise DataError(f"{source.path} has no part '{wanted}' (train, validation or test)")
     chosen, bad = source.usable(chosen, say)
     return _evaluate(predictor, chosen) | ({"left_out": bad} if bad else {})
 
@@ -149,7 +149,16 @@ def summary(evaluation: dict[str, Any]) -> str:
         f"{evaluation['images']:,} images: {', '.join(figures)} "
         f"({coverage['labels_scored']} of {coverage['labels']} labels scored)"
         + ("; these are the images it was trained on" if evaluation["trained_on"] else "")
+        + _without_negatives(coverage)
     )
+
+
+def _without_negatives(coverage: dict[str, Any]) -> str:
+    """Where no negative is known every ranking is perfect, and an mAP of 100 means nothing."""
+    count = len(coverage["left_out"].get("no known negative", []))
+    if not count:
+        return ""
+    return f"; {counted(count, 'label')} without a known negative: AP 100 whatever the model says"
 
 
 def predict_run(
@@ -164,7 +173,7 @@ def predict_run(
     predictor = runs.load(run, device)
     source = Source.of(images)
     raise_if(source.problems(), ConfigError)
-    table, _ = source.usable(_to_predict(source, predictor.names), say)
+    table, bad = source.usable(_to_predict(source, predictor.names), say)
     probabilities = predictor.probabilities(table)
 
     def write(place: Path) -> None:
@@ -176,6 +185,10 @@ def predict_run(
 
     checkpoint.make_folder(Path(out).parent)
     checkpoint.write_atomically(Path(out), write)
+    if bad:
+        listed = Path(out).with_name(f"{Path(out).stem}-{runs.SKIPPED}")
+        runs.write_skipped(listed, bad)
+        say(f"they are listed in {listed}")
     return len(table)
 
 

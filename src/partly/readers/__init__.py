@@ -6,11 +6,13 @@ lies on the disk, the rest how it is read: `partly formats` shows it.
 """
 
 import inspect
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args
 
 from partly.errors import ConfigError, DataError, LabelError
+from partly.images import SUFFIXES
 from partly.labels import LabelTable
 from partly.readers import (
     arrays,
@@ -93,10 +95,23 @@ def recognise(path: Path) -> str:
     for name, reader in FORMATS.items():
         if reader.recognises(path):
             return name if name in OF_ANY_DATA else _only(name, path)
+    if _holds_images(path):
+        raise DataError(
+            f"{path} holds images but no labels that are known here: `partly predict` takes it as "
+            "it is; to train, give a manifest (`partly formats manifest`)"
+        )
     raise DataError(
         f"{path} is in no known format; there are {', '.join(FORMATS)}: `partly formats` says how "
         "each of them lies on the disk, and --format forces one"
     )
+
+
+def _holds_images(path: Path) -> bool:
+    """Is there an image among the first few entries of a folder, or is this a tar?"""
+    if path.suffix.lower() == ".tar":
+        return True
+    entries = islice(path.iterdir(), 50) if path.is_dir() else []
+    return any(entry.suffix.lower() in SUFFIXES for entry in entries)
 
 
 def _only(found: str, path: Path) -> str:
@@ -139,8 +154,14 @@ def describe(name: str) -> str:
     if name not in FORMATS:
         raise ConfigError(f"unknown format '{name}'; choose one of {', '.join(FORMATS)}")
     text = (FORMATS[name].__doc__ or "").strip()
-    defaults = ", ".join(f"{option}={value}" for option, value in options_of(name).items())
+    defaults = defaults_of(name, ", ")
     return f"{text}\n\nDefaults: {defaults}" if defaults else text
+
+
+def defaults_of(name: str, between: str = "  ") -> str:
+    """`year=  empty=drop`: the options of a format, those without a default bare."""
+    shown = ((option, "" if value is None else value) for option, value in options_of(name).items())
+    return between.join(f"{option}={value}" for option, value in shown)
 
 
 def to_markdown() -> str:

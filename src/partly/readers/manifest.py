@@ -13,7 +13,8 @@ an error if they contradict each other. A folder may hold the file as manifest.c
 manifest.parquet.
 
 Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
-and a cell nan is unknown; signed, 1 positive, -1 negative, 0 unknown.
+and a cell nan is unknown; signed, 1 positive, -1 negative, 0 unknown. ignore=width,height: columns
+that are no labels.
 """
 
 import os
@@ -72,11 +73,15 @@ def recognises(path: Path) -> bool:
     return path.suffix.lower() in (".csv", ".parquet")
 
 
-def read(path: Path, convention: str = "partly") -> LabelTable:
+def read(path: Path, convention: str = "partly", ignore: str | None = None) -> LabelTable:
     """The manifest's label table."""
     words = _words(convention)
     file, columns, path_column = _open(path)
-    names = [name for name in columns if name not in (path_column, "id", "split")]
+    ignored = [name.strip() for name in (ignore or "").split(",") if name.strip()]
+    absent = [name for name in ignored if name not in columns]
+    if absent:
+        raise DataError(f"{file} has no column {', '.join(absent)} to ignore")
+    names = [n for n in columns if n not in (path_column, "id", "split", *ignored)]
     if not names:
         raise DataError(f"{file} has no label column beside {path_column}")
     others = [name for name in names if name not in LONG]
