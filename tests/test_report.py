@@ -316,7 +316,7 @@ def test_the_learning_curves_tell_which_epoch_was_kept(folder):
     )
     loss = "By epoch: loss from 4 to 1. Epoch 4 was kept."
     assert page.descriptions["Training loss"] == loss
-    score = "By epoch: score from 25 to 75. Epoch 2 was kept."
+    score = "By epoch: score from 25 to 75. Epoch 4 was kept."
     assert page.descriptions["Validation: wits"] == score
 
 
