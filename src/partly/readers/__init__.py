@@ -171,6 +171,13 @@ def to_markdown() -> str:
         "",
         "What `partly.read` and every command understand, written by `partly formats --markdown`.",
         "The layout is recognised; `--format` forces one, `--read name=value` sets an option.",
+        "",
+        "```python",
+        'table = partly.read("data.csv")        # a LabelTable; options: partly.read(path, year=2014)',
+        'train = table.part("train")            # None where there is no such part',
+        "labels = train.dense(slice(0, 64))     # int8 [64, L]: 1, 0, -1 unknown",
+        "train.ids, train.paths, train.names, train.counts_by_label(), table.notes",
+        "```",
     ]
     for name in FORMATS:
         lines += ["", f"## {name}", "", describe(name)]
