@@ -173,7 +173,7 @@ def to_markdown() -> str:
         "The layout is recognised; `--format` forces one, `--read name=value` sets an option.",
         "",
         "```python",
-        'table = partly.read("data.csv")        # a LabelTable; options: partly.read(path, year=2014)',
+        'table = partly.read("data.csv")        # a LabelTable; partly.read(path, year=2014)',
         'train = table.part("train")            # None where there is no such part',
         "labels = train.dense(slice(0, 64))     # int8 [64, L]: 1, 0, -1 unknown",
         "train.ids, train.paths, train.names, train.counts_by_label(), table.notes",
