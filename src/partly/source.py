@@ -20,6 +20,7 @@ from partly.readers.common import counted, index_in
 from partly.texts import Texts
 
 MANY = 20_000  # images that take long enough to look at to say so
+LISTED = 5  # of a kind that a sentence names
 ON_BAD_IMAGE = ("error", "skip")
 
 Say = Callable[[str], None]
@@ -90,13 +91,10 @@ class Source:
             return table, {}
         sentences = list(images.describe_problems(table.paths, bad))
         if self.on_bad_image == "error":
+            count = f"{counted(len(bad), 'image')} of {len(table):,} cannot be used"
             hint = "mend them, or leave them out with --on-bad-image skip"
-            raise DataError(
-                [
-                    *sentences,
-                    f"{counted(len(bad), 'image')} of {len(table):,} cannot be used: {hint}",
-                ]
-            )
+            full = "; `partly check DATA --json` lists them" if len(bad) > LISTED else ""
+            raise DataError([*sentences, f"{count}: {hint}{full}"])
         if len(bad) == len(table):
             raise DataError([*sentences, "no image is left"])
         for sentence in sentences:
