@@ -194,14 +194,12 @@ class ImageInputs:
 
     def _finish(self, pictures: Tensor, chunk: np.ndarray, epoch: int | None) -> Tensor:
         """uint8 [B, S, S, 3] -> normalised [B, 3, S, S], flipped and cut where it is drawn."""
-        inputs = pictures.permute(0, 3, 1, 2).float().div_(255).sub_(self.mean).div_(self.deviation)
-        if epoch is None:
-            return inputs
         keys = torch.from_numpy(self.keys[chunk]).to(self.device)
-        if "flip" in self.look.steps:
+        if epoch is not None and "flip" in self.look.steps:  # while a pixel is still a byte
             draw = draws.uniform(self.seed, draws.FLIP, epoch, keys, keys.new_zeros(1))
-            inputs = torch.where((draw < 0.5).view(-1, 1, 1, 1), inputs.flip(-1), inputs)
-        if "cutout" in self.look.steps:
+            pictures = torch.where((draw < 0.5).view(-1, 1, 1, 1), pictures.flip(2), pictures)
+        inputs = pictures.permute(0, 3, 1, 2).float().div_(255).sub_(self.mean).div_(self.deviation)
+        if epoch is not None and "cutout" in self.look.steps:
             columns = torch.arange(2, device=self.device)
             centre = draws.uniform(self.seed, draws.CUTOUT, epoch, keys[:, None], columns)
             inputs = cut_out(inputs, centre)
