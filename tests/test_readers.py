@@ -13,20 +13,12 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
+from builders import refuses
 from partly.errors import ConfigError, DataError, LabelError, PartlyError
 from partly.labels import CONVENTIONS, LabelTable
 from partly.readers import FORMATS, describe, manifest, options_of, read, recognise
 
 NAN = float("nan")
-
-
-def refuses(path: Path, *sentences: str) -> PartlyError:
-    """Reading fails with an error of ours that contains every one of these."""
-    with pytest.raises(PartlyError) as caught:
-        read(path)
-    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
-    assert not missing, f"not in the message: {missing}\n{caught.value}"
-    return caught.value
 
 
 # Arrays

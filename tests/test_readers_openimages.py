@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from partly.errors import ConfigError, DataError, LabelError, PartlyError
+from builders import refuses
+from partly.errors import ConfigError, DataError, LabelError
 from partly.readers import read, recognise
 
 HEADER = "ImageID,Source,LabelName,Confidence"
@@ -43,14 +44,6 @@ def labels_of(table: Any) -> dict[str, dict[str, int]]:
         image: {n: int(v) for n, v in zip(table.names, dense[row], strict=True) if v >= 0}
         for row, image in enumerate(rows)
     }
-
-
-def refuses(folder: Path, *sentences: str, **options: Any) -> PartlyError:
-    with pytest.raises(PartlyError) as caught:
-        read(folder, **options)
-    missing = [sentence for sentence in sentences if sentence not in str(caught.value)]
-    assert not missing, f"not in the message: {missing}\n{caught.value}"
-    return caught.value
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ class Recipe:
             with Path(path).open("rb") as file:
                 content = tomllib.load(file)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"cannot read the recipe {path}: {error}") from None
+            reason = getattr(error, "strerror", None) or error
+            raise ConfigError(f"cannot read the recipe {path}: {reason}") from None
         raise_if((f"{path}: {problem}" for problem in _problems(content)), ConfigError)
         return cls(**content)
 
