@@ -236,7 +236,7 @@ def test_a_large_jpeg_is_decoded_at_a_fraction_of_its_size(tmp_path):
     ("choice", "sentence"),
     [
         ({"resize": "squeeze"}, "resize is one of stretch, crop"),
-        ({"decode": "tpu"}, "decode is one of cpu, gpu"),
+        ({"decode": "tpu"}, "decode is one of cpu, gpu, once"),
         ({"augment": "flip,blur"}, "augment is one of none, paper, strong"),
         ({"normalise": "0.5,0.5/1,1"}, "three means and three deviations"),
         ({"normalise": "0,0,0/1,1,0"}, "three means and three deviations"),

@@ -5,14 +5,16 @@ chunk its rows and its inputs, on the device. The random choices of an image com
 (seed, epoch, image id), so the batches are the same with 0 or 8 workers.
 
 Workers decode (or only read, where the GPU decodes) and crop; what is cheap for a whole batch at
-once, to flip, to cut out and to normalise, happens on the device.
+once, to flip, to cut out and to normalise, happens on the device. With `decode="once"` pictures are
+read from files of `pixels`, and there are no workers.
 """
 
 import threading
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from queue import Empty, Queue
 from typing import Any, NamedTuple, Protocol
 
@@ -21,9 +23,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from partly import draws, images, tars
+from partly import draws, images, pixels, tars
 from partly.errors import ConfigError, DataError, PartlyWarning, RunError, first_few
 from partly.labels import LabelTable
+from partly.processes import cores
 from partly.texts import Texts
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -37,7 +40,7 @@ RESIZES = ("stretch", "crop")
 STEPS = ("crop", "flip", "randaugment", "cutout")  # of an augmentation
 DRAWN_BY_TORCH = {"crop", "randaugment"}  # torchvision's, from torch's own generator
 RECIPES = {"none": (), "paper": ("flip",), "strong": STEPS}
-DECODERS = ("cpu", "gpu")
+DECODERS = ("cpu", "gpu", "once")
 CROP_AREA = (0.5, 1.0)  # a smaller part of a picture loses the small things that are labelled
 CUTOUT = 0.5  # side of the square that is cut out, in sides of the picture
 
@@ -63,7 +66,8 @@ class Look:
     augment: "paper" (flipped with probability ½), "strong" (a random part, flipped, RandAugment, a
     square cut out), "none", or steps of one's own such as "crop,flip".
     normalise: a name of `NORMALISATIONS`, or means and deviations: "0.5,0.5,0.5/0.5,0.5,0.5".
-    decode: "gpu" sends JPEG bytes to the GPU and decodes them there.
+    decode: "gpu" sends JPEG bytes to the GPU and decodes them there. "once" keeps each picture on
+    disk at its final size when it is first trained on, and reads it from there ever after.
     """
 
     size: int = 448
@@ -82,6 +86,12 @@ class Look:
             yield (
                 f"augment is one of {', '.join(RECIPES)}, or of {', '.join(STEPS)} with commas "
                 f"between, not '{self.augment}'"
+            )
+        drawn = [step for step in self.steps if step in DRAWN_BY_TORCH]
+        if self.decode == "once" and drawn:
+            yield (
+                f"decode once keeps one picture an image, and augment {' and '.join(drawn)} make "
+                "another each epoch: augment with flip or cutout, or use decode cpu"
             )
         try:
             self.statistics()
@@ -150,19 +160,45 @@ class ImageInputs:
         self.seed, self.workers = seed, workers
         self.explanation = _why_not_on_gpu(device) if look.decode == "gpu" else None
         self.on_gpu = look.decode == "gpu" and self.explanation is None
+        self.kept: pixels.Pixels | None = None
+        if look.decode == "once":
+            self.explanation = pixels.describe(len(self.paths), look.size, look.resize)
         mean, deviation = look.statistics()
-        self.mean = torch.tensor(mean, device=device).view(3, 1, 1)
-        self.deviation = torch.tensor(deviation, device=device).view(3, 1, 1)
+        # A line of a picture [S, 3], not a pixel: a CPU takes whole lines in half the time.
+        self.mean = torch.tensor(mean, device=device).repeat(look.size, 1)
+        self.deviation = torch.tensor(deviation, device=device).repeat(look.size, 1)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        made = self._make(chunks, epoch)
         # Those two steps borrow torch's generator, which a second thread must not.
         drawn = epoch is not None and DRAWN_BY_TORCH & {*self.look.steps}
+        kept = None if drawn else self._find_kept(training=epoch is not None)
+        made = self._make(chunks, epoch) if kept is None else self._gather(kept, chunks, epoch)
         borrows = drawn and (self.on_gpu or not self.workers)
         return made if self.device.type == "cpu" or borrows else ahead(made, self.device)
+
+    def _find_kept(self, training: bool) -> pixels.Pixels | None:
+        """The pictures on disk, made now if they are for training; None where some are not there.
+
+        Predictions for new images use what is kept and keep nothing: they may never come again.
+        """
+        if self.look.decode != "once":
+            return None
+        if training and (self.kept is None or len(self.kept.missing)):
+            self.kept = _keep(self.paths, self.look, self.workers)
+        elif self.kept is None:
+            self.kept = pixels.find(self.paths, self.look.size, self.look.resize)
+        return None if len(self.kept.missing) else self.kept
+
+    def _gather(
+        self, kept: pixels.Pixels, chunks: Chunks, epoch: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        for chunk in chunks:
+            batch = kept.gather(chunk, pinned=self.device.type == "cuda")
+            inputs = self._finish(batch.to(self.device, non_blocking=True), chunk, epoch)
+            yield torch.from_numpy(chunk), inputs
 
     def _make(self, chunks: Chunks, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         kind = _Encoded if self.on_gpu else _Pictures
@@ -198,7 +234,8 @@ class ImageInputs:
         if epoch is not None and "flip" in self.look.steps:  # while a pixel is still a byte
             draw = draws.uniform(self.seed, draws.FLIP, epoch, keys, keys.new_zeros(1))
             pictures = torch.where((draw < 0.5).view(-1, 1, 1, 1), pictures.flip(2), pictures)
-        inputs = pictures.permute(0, 3, 1, 2).float().div_(255).sub_(self.mean).div_(self.deviation)
+        inputs = pictures.float().div_(255).sub_(self.mean).div_(self.deviation)
+        inputs = inputs.permute(0, 3, 1, 2)
         if epoch is not None and "cutout" in self.look.steps:
             columns = torch.arange(2, device=self.device)
             centre = draws.uniform(self.seed, draws.CUTOUT, epoch, keys[:, None], columns)
@@ -448,6 +485,36 @@ def ahead(batches: Iterator[Any], device: torch.device) -> Iterator[Any]:
 
 
 # --- opening -------------------------------------------------------------------------------------
+
+
+def prepare(
+    tables: Iterable[LabelTable | None],
+    look: Look,
+    *,
+    workers: int = 0,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Decode now what `decode="once"` asks for, so that trainings on any part of it begin at once.
+
+    workers: processes, one a core if 0. Tables of features, and other ways to decode, need nothing.
+    """
+    for table in tables:
+        if look.decode == "once" and table is not None and table.paths is not None:
+            _keep(table.paths, look, workers, say)
+
+
+def _keep(
+    paths: Texts, look: Look, workers: int, say: Callable[[str], None] = lambda line: None
+) -> pixels.Pixels:
+    decode = partial(_decoded_once, replace(look, augment="none"))
+    return pixels.keep(paths, look.size, look.resize, decode, workers or cores(), say)
+
+
+def _decoded_once(look: Look, paths: Texts) -> np.ndarray | DataError:
+    """uint8 [n, S, S, 3], made as a worker makes them, or everything that is wrong with them."""
+    pictures = _Pictures(paths, np.zeros(0, np.int64), look, 0, None)
+    made = [pictures[row] for row in range(len(paths))]
+    return _problems(made) or np.stack(made)
 
 
 def missing_images(paths: Texts) -> Iterator[str]:

@@ -7,7 +7,6 @@ called, and an extraction that was interrupted goes on where it stopped.
 """
 
 import hashlib
-import os
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from partly import checkpoint, images
+from partly import checkpoint, images, pixels
 from partly.data import ImageInputs, Look, split_into_chunks
 from partly.errors import DataError, RunError
 from partly.labels import LabelTable
@@ -34,9 +33,8 @@ LARGEST = 65504.0  # that float16 can hold
 
 
 def cache_folder() -> Path:
-    """Where features are kept: `$XDG_CACHE_HOME/partly`, in general `~/.cache/partly`."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "partly" / "features"
+    """Where features are kept: in `$XDG_CACHE_HOME/partly`, in general `~/.cache/partly`."""
+    return pixels.cache_folder("features")
 
 
 def with_features(
