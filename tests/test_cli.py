@@ -82,7 +82,7 @@ def test_methods_are_listed_with_their_options():
     listed = partly_works("methods").out
     for name in methods.available():
         assert f"\n{name} " in f"\n{listed}"
-    assert "momentum=0.7" in listed
+    assert "teacher=self" in listed
 
 
 # --- the whole way -------------------------------------------------------------------------------

@@ -9,15 +9,27 @@ import signal
 import statistics
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from builders import command, environment, files_of, partly_here, partly_works, problem, write_npz
+from builders import (
+    command,
+    environment,
+    files_of,
+    partly_here,
+    partly_works,
+    problem,
+    write_manifest,
+    write_npz,
+    write_pictures,
+)
 from partly import experiments
 from partly import methods as registry
+from partly.data import Look, prepare
 from partly.errors import DataError, PartlyError
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -132,6 +144,17 @@ def test_the_written_budget_is_the_one_that_was_used(tmp_path, spy):
     data = write_npz(tmp_path / "much to test.npz", 300, 6000)
     results = compare(data, tmp_path / "out", methods=["an"], seeds=1, config=Config(epochs=1))
     assert {config.batch_size for config in spy} == {results["config"]["batch_size"]}
+
+
+def test_the_written_budget_is_that_of_each_method(data, finished):
+    _, results = finished
+    for row in results["methods"]:
+        written = results["config"] | row["config"]
+        config = replace(BUDGET, method=row["name"], hold_out=0.0).complete(
+            read(data).part("train")
+        )
+        assert {name: getattr(config, name) for name in written} == written
+    assert all(row["config"].keys() == {"weight_decay"} for row in results["methods"])
 
 
 def made_up(settings: list[str], **means: float) -> dict[str, Any]:
@@ -257,22 +280,51 @@ def test_a_killed_comparison_goes_on_and_leaves_nobody_behind(longer, tmp_path):
 # --- what can be compared ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "parts"),
-    [("paper", ["α and β", "d", "p", "q"]), ("partly", ["posterior", "prior start", "momentum"])],
-)
-def test_an_ablation_removes_one_part_a_row(data, tmp_path, spy, method, parts):
+@pytest.mark.parametrize("method", ["paper", "partly"])
+def test_an_ablation_removes_one_part_a_row(data, tmp_path, spy, method):
+    """A part is an option of the method, or a field of the config that it would pick."""
+    parts = registry.get(method).parts
     results = experiments.ablate(
         data, tmp_path, method=method, settings=["pal:0.6"], seeds=1, config=BUDGET, jobs=1,
         say=lambda text: None,
     )  # fmt: skip
     rows = [method, *(f"remove {part}" for part in parts)]
     assert [row["name"] for row in results["methods"]] == rows
-    removed = registry.get(method).parts
-    assert [config.options for config in spy] == [{}, *(removed[part] for part in parts)]
     assert {config.method for config in spy} == {method}
+    assert spy[0].options == {}
+    for config, row, removed in zip(spy[1:], results["methods"][1:], parts.values(), strict=True):
+        options = {name: v for name, v in removed.items() if name in registry.get(method).options}
+        assert config.options == options
+        fields = {name: v for name, v in removed.items() if name not in options}
+        assert {name: getattr(config, name) for name in fields} == fields
+        assert (results["config"] | row["config"]).items() >= fields.items()
     written = (tmp_path / "results.md").read_text()
     assert re.findall(r"^\| (.*?) \| \S*\d+\.\d", written, re.MULTILINE)[1:] == rows
+
+
+def test_pixels_are_kept_before_the_first_training(tmp_path, monkeypatch, spy):
+    """Decoded once or on the CPU: the same results, which a comparison may take over."""
+    write_manifest(tmp_path / "data.csv", write_pictures(tmp_path, 40), test=20)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    prepared: list[tuple[int, str, int]] = []
+
+    def listen(tables: list[LabelTable], look: Look, **more: Any) -> None:
+        prepared.append((len(tables[0]), look.decode, len(spy)))
+        prepare(tables, look, **more)
+
+    monkeypatch.setattr(experiments, "prepare", listen)
+    budget = Config(backbone="small", image_size=16, epochs=1, decode="once")
+    how: dict[str, Any] = {"methods": ["an"], "settings": ["spl"], "seeds": 1}
+    kept = compare(tmp_path / "data.csv", tmp_path / "out", config=budget, **how)
+    assert prepared == [(40, "once", 0)]
+    assert any(path.is_file() for path in (tmp_path / "cache").rglob("*"))
+    budget = replace(budget, decode="cpu")
+    said: list[str] = []
+    compare(tmp_path / "data.csv", tmp_path / "out", config=budget, say=said.append, **how)
+    assert "1 trainings, 1 of them already there" in said
+    assert scores(compare(tmp_path / "data.csv", tmp_path / "cpu", config=budget, **how)) == scores(
+        kept
+    )
 
 
 def test_partial_training_labels_are_hidden_further(tmp_path):

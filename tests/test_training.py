@@ -1,5 +1,6 @@
 """The training loop: what it learns, what it keeps, what it refuses."""
 
+import copy
 import re
 from dataclasses import asdict, replace
 from functools import partial
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 from builders import feature_table, files_of, picture_table
-from partly import checkpoint, pseudo, runs, training
+from partly import checkpoint, models, pseudo, runs, training
 from partly.config import usual_batch_size
 from partly.errors import ConfigError, DataError, RunError
 from partly.hiding import hide
@@ -146,7 +147,8 @@ def test_learning_rates_follow_the_schedule(schedule):
             training.take_step(state, rows, inputs)
             seen.append([g["lr"] for opt in state.optimisers for g in opt.param_groups])
     factors = [learning_rate_factor(step, steps, 0.25, schedule) for step in range(steps)]
-    np.testing.assert_allclose(seen, np.outer(factors, [0.002, 0.01, 0.02]))
+    # The backbone's weights and biases, the head's, and ROLE's estimates.
+    np.testing.assert_allclose(seen, np.outer(factors, [0.002, 0.002, 0.01, 0.01, 0.02]))
     assert isinstance(state.optimisers[1], torch.optim.SparseAdam)
     assert factors[0] < 0.3
     assert (factors[-1] < 0.1) == (schedule == "cosine")
@@ -159,7 +161,8 @@ def test_learning_rates_follow_the_schedule(schedule):
 def test_every_optimiser_learns_and_decays(tmp_path, name, kind):
     state = opened(feature_table(), optimiser=name, weight_decay=0.1)
     assert type(state.optimisers[0]) is kind
-    assert {group["weight_decay"] for group in state.optimisers[0].param_groups} == {0.1}
+    for group in state.optimisers[0].param_groups:  # a bias does not decay
+        assert {group["weight_decay"]} == {0.1 if p.ndim > 1 else 0.0 for p in group["params"]}
     table, config = feature_table(), replace(QUICK, optimiser=name, learning_rate=0.03)
     train(table, config, tmp_path / "run", quiet=True)
     losses = [line["loss"] for line in runs.read_lines(tmp_path / "run" / runs.METRICS)]
@@ -424,11 +427,13 @@ def test_the_truth_is_never_trained_on(tmp_path):
 
 def test_config_json_says_everything(tmp_path):
     table = hide(feature_table(), "pal:0.5")
-    config = Config(epochs=2, options={"momentum": 0.5})
+    config = Config(epochs=2, options={"weight": 0.5})
     train(table, config, tmp_path, quiet=True, notes={"data": "here.npz"})
     record = checkpoint.read_json(tmp_path / runs.CONFIG)
     size = usual_batch_size(400, 32, 1024)
     chosen = {"backbone": "linear", "batch_size": size, "learning_rate": 0.01, "warmup": 0.0}
+    chosen |= {pick.name: pick.value for pick in config.picks(table)}
+    chosen |= {"schedule": "cosine", "ema": 0.0, "batch_norm": "train"}
     assert {name: record[name] for name in asdict(config)} == asdict(config) | chosen
     counts = table.counts_by_label()
     assert record["label_hash"] == table.content_hash
@@ -449,8 +454,73 @@ def test_what_is_not_given_follows_from_the_data(pictures):
     assert (on_features.normalise, on_images.normalise) == (None, "imagenet")
     lite = Config(backbone="tf_efficientnet_lite0").complete(pictures)
     assert lite.look.statistics() == ((127 / 255,) * 3, (128 / 255,) * 3)
-    given = Config(backbone="small", batch_size=3, learning_rate=0.5, warmup=0.0, normalise="half")
+    given = Config(
+        backbone="small",
+        batch_size=3,
+        learning_rate=0.5,
+        warmup=0.0,
+        normalise="half",
+        weight_decay=0.1,
+        schedule="cosine",
+        ema=0.5,
+        batch_norm="train",
+    )
     assert given.complete(pictures) == given
+
+
+def test_a_method_picks_only_what_is_left_open(pictures):
+    table = feature_table()
+    usual = Config(method="ign").complete(table)
+    assert (usual.weight_decay, usual.ema, usual.schedule) == (0.0, 0.0, "cosine")
+    picked = Config().complete(table)
+    assert 0 < picked.weight_decay == Config().picks(table)[0].value
+    assert Config(weight_decay=0.0).picks(table) == []
+    assert Config(weight_decay=0.0).complete(table).weight_decay == 0
+    on_images = Config().complete(pictures)
+    assert (on_images.ema, on_images.schedule, on_images.batch_norm) == (0.99, "constant", "keep")
+    assert Config(ema=0.5).complete(pictures).ema == 0.5
+
+
+def test_a_prior_weighs_less_the_more_is_known():
+    def decay(images):
+        return Config().complete(feature_table(images)).weight_decay
+
+    assert decay(800) == pytest.approx(decay(400) / 2)
+
+
+def test_what_was_picked_is_said(capsys):
+    train(feature_table(), QUICK)
+    assert "partly picks weight_decay" in capsys.readouterr().err
+
+
+def test_the_teacher_is_the_average_of_the_weights():
+    state = opened(feature_table(), backbone="mlp:4", ema=0.9, options={"teacher": "average"})
+    rows, inputs = next(state.batches())
+    training.take_step(state, rows, inputs)
+    told = training.ask_teacher(state, inputs)
+    torch.testing.assert_close(told, state.average(inputs))
+    assert not torch.equal(told, state.model(inputs))
+    assert not state.average.training
+    assert training.ask_teacher(opened(feature_table(), ema=0.0), inputs) is None
+
+
+def test_statistics_that_came_with_the_weights_are_kept():
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 2, 1), torch.nn.BatchNorm2d(2))
+    before = copy.deepcopy(model.state_dict())
+    models.train_mode(model, keep_statistics=True)
+    assert model.training
+    model(torch.randn(4, 3, 5, 5))
+    assert torch.equal(model[1].running_mean, before["1.running_mean"])
+    models.train_mode(model)
+    model(torch.randn(4, 3, 5, 5))
+    assert not torch.equal(model[1].running_mean, before["1.running_mean"])
+
+
+def test_random_weights_have_no_statistics_to_keep(pictures):
+    state = opened(pictures, PICTURES, batch_norm="keep")
+    assert not state.keeps_statistics
+    state.origin = "the weights in a file"
+    assert state.keeps_statistics
 
 
 @pytest.mark.parametrize("largest", [64, 1024])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from partly import __version__
-from partly.errors import PartlyError
+from partly.errors import ConfigError, PartlyError, raise_if
 
 INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
 
@@ -89,11 +89,19 @@ LearningRate = Annotated[
 ]
 HeadFactor = Annotated[float | None, typer.Option(help="learning rate of the head, × --lr [1]")]
 Optimiser = Annotated[str | None, typer.Option(help="adam, adamw or sgd [adam]")]
-WeightDecay = Annotated[float | None, typer.Option(help="[0]")]
+WeightDecay = Annotated[float | None, typer.Option(help="[as the method picks, else 0]")]
 Warmup = Annotated[float | None, typer.Option(help="share of steps [0 if linear, else 0.05]")]
-Schedule = Annotated[str | None, typer.Option(help="cosine or constant [cosine]")]
+Schedule = Annotated[
+    str | None, typer.Option(help="cosine or constant [as the method picks, else cosine]")
+]
 Clip = Annotated[float | None, typer.Option(help="largest gradient norm, 0 is off [0]")]
-Ema = Annotated[float | None, typer.Option(help="decay of averaged weights, 0 is off [0]")]
+Ema = Annotated[
+    float | None, typer.Option(help="decay of averaged weights, 0 is off [as the method picks]")
+]
+BatchNorm = Annotated[
+    str | None,
+    typer.Option(help="train, or keep the statistics of pretrained weights [as the method picks]"),
+]
 Amp = Annotated[str | None, typer.Option(help="bfloat16: auto, on or off [auto]")]
 Backbone = Annotated[
     str | None,
@@ -126,7 +134,8 @@ Normalise = Annotated[
     typer.Option(help="imagenet, half, none, or m,m,m/d,d,d [as the backbone's weights want it]"),
 ]
 Decode = Annotated[
-    str | None, typer.Option(help="cpu, or gpu: JPEG bytes are decoded on the GPU [cpu]")
+    str | None,
+    typer.Option(help="cpu; gpu: JPEG is decoded there; once: pixels are kept on disk [cpu]"),
 ]
 Mix = Annotated[str | None, typer.Option(help="none, logicmix or mixup-pme [none]")]
 ImageSize = Annotated[int | None, typer.Option(help="images become this square [448]")]
@@ -149,6 +158,15 @@ Convention = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(help="trainings of each, seeds 0, 1, … [3]")]
 Jobs = Annotated[int | None, typer.Option(help="trainings at once [one a core]")]
+ProtocolFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--protocol", help="a .toml with a whole arena, as protocols/arena.toml; DATA is its folder"
+    ),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", help="a data set of the protocol; repeatable [all]")
+]
 
 
 def _recipe(path: Path | None) -> Any:
@@ -345,6 +363,7 @@ def train(
     schedule: Schedule = None,
     clip: Clip = None,
     ema: Ema = None,
+    batch_norm: BatchNorm = None,
     amp: Amp = None,
     backbone: Backbone = None,
     weights: Weights = None,
@@ -451,6 +470,8 @@ def compare(
     settings: Annotated[
         str | None, typer.Option(help="comma-separated, e.g. fal,pal:0.3,spl [the paper's eight]")
     ] = None,
+    protocol: ProtocolFile = None,
+    only: Only = None,
     recipe: RecipeFile = None,
     format: Format = None,
     read: Read = None,
@@ -468,6 +489,7 @@ def compare(
     warmup: Warmup = None,
     schedule: Schedule = None,
     ema: Ema = None,
+    batch_norm: BatchNorm = None,
     backbone: Backbone = None,
     weights: Weights = None,
     head_only: HeadOnly = None,
@@ -491,11 +513,23 @@ def compare(
     an image. All methods in the paper's eight settings with three seeds are 462 trainings. A
     comparison that was interrupted goes on where it stopped.
 
+    With --protocol a file says everything: several data sets below DATA, an equal search of
+    hyper-parameters for every method on images set aside from training, then trainings with several
+    seeds, and intervals of the differences on the test images. --only, --methods, --settings and
+    --seeds take a part of it; what is done is not done again.
+
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
+
+    Example: `partly compare FOLDER --protocol protocols/arena.toml --only scene --out runs/arena`
     """
     arguments = locals()
+    if protocol is not None:
+        _compare_by_protocol(data, out, protocol, arguments)
+        return
     from partly import experiments
 
+    if only:
+        raise ConfigError("--only names data sets of a --protocol, and none is given")
     chosen = _recipe(recipe)
     config = _config(arguments, chosen)
     source = _source(data, arguments, chosen)
@@ -513,6 +547,38 @@ def compare(
         say=_say,
     )
     _show(results, out)
+
+
+# What can be said beside a protocol; all else is the protocol's to say.
+BESIDE_A_PROTOCOL = {"data", "out", "protocol", "only", "methods", "settings", "seeds", "jobs"}
+BESIDE_A_PROTOCOL |= {"workers", "device"}
+
+
+def _compare_by_protocol(data: Path, out: Path, path: Path, arguments: dict[str, Any]) -> None:
+    from partly.arena import run_protocol, to_markdown
+    from partly.protocol import Protocol
+
+    given = {name: value for name, value in arguments.items() if value is not None}
+    raise_if(
+        (
+            f"--{name.replace('_', '-')} is the protocol's to say: write it into {path}"
+            for name in given
+            if name not in BESIDE_A_PROTOCOL
+        ),
+        ConfigError,
+    )
+    protocol = Protocol.read(
+        path,
+        data,
+        only=given.get("only", []),
+        methods=given["methods"].split(",") if "methods" in given else None,
+        settings=given["settings"].split(",") if "settings" in given else None,
+        seeds=given.get("seeds"),
+        training={name: given[name] for name in ("workers", "device") if name in given},
+    )
+    arena = run_protocol(protocol, out, jobs=given.get("jobs"), command=_command(), say=_say)
+    _say(to_markdown(arena))
+    _say(f"results: {out / 'arena.md'} and {out / 'arena.json'}")
 
 
 @app.command()

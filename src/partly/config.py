@@ -16,6 +16,7 @@ from partly.errors import PartlyError
 from partly.labels import LabelTable
 from partly.mixing import MIXES
 
+OPEN_TEXTS = ("backbone", "normalise", "schedule", "batch_norm")  # text that may be left open
 WHOLE, ANY = (int, np.integer), (int, float, np.integer, np.floating)
 
 
@@ -44,7 +45,15 @@ WORDS = {
     "schedule": ("cosine", "constant"),
     "amp": ("auto", "on", "off"),
     "start": ("prior", "plain"),
+    "batch_norm": ("train", "keep"),
     "mix": MIXES,
+}
+# What a method may choose (`Method.picks`) where the user does not, and what holds otherwise.
+USUAL: Mapping[str, Any] = {
+    "weight_decay": 0.0,
+    "schedule": "cosine",
+    "ema": 0.0,
+    "batch_norm": "train",
 }
 
 
@@ -59,11 +68,12 @@ class Config:
     learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
     head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
     optimiser: str = "adam"
-    weight_decay: float = 0.0
+    weight_decay: float | None = None  # None: as the method picks, else 0. Biases do not decay
     warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
-    schedule: str = "cosine"
+    schedule: str | None = None  # cosine or constant; None: as the method picks, else cosine
     clip: float = 0.0  # largest norm of the gradient; 0 is off
-    ema: float = 0.0  # decay of the moving average of weights; 0 is off
+    ema: float | None = None  # decay of the average of weights, 0 is off; None: as the method picks
+    batch_norm: str | None = None  # train, or keep the statistics of pretrained weights; None: same
     amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
     backbone: str | None = None  # None: linear on features, resnet50 on images
     weights: str = "auto"  # a file, auto, pretrained or none: see models.load_pretrained
@@ -101,8 +111,9 @@ class Config:
                 if not left_open and not (isinstance(value, kind) and fits(value)):
                     yield f"{name} must be {wanted}, not {value!r}"
         for name, allowed in WORDS.items():
-            if getattr(self, name) not in allowed:
-                yield f"{name} is one of {', '.join(allowed)}, not '{getattr(self, name)}'"
+            value = getattr(self, name)
+            if value not in allowed and not (value is None and getattr(Config, name) is None):
+                yield f"{name} is one of {', '.join(allowed)}, not '{value}'"
         yield from self.look.problems()
         if self.head_only and self.linear_start:
             yield "head_only never trains the backbone: there is nothing for linear_start to start"
@@ -115,7 +126,7 @@ class Config:
             value, default = getattr(self, field_.name), field_.default
             if isinstance(default, bool) and not isinstance(value, bool):
                 yield f"{field_.name} must be true or false, not {value!r}"
-            text = isinstance(default, str) or field_.name in ("backbone", "normalise")
+            text = isinstance(default, str) or field_.name in OPEN_TEXTS
             if text and not (isinstance(value, str) or (value is None and default is None)):
                 yield f"{field_.name} must be text, not {value!r}"
         if not isinstance(self.options, Mapping):
@@ -137,13 +148,27 @@ class Config:
         """The backbone of what is trained: with head_only, a linear layer on features."""
         return "linear" if self.head_only else self.backbone
 
+    def picks(self, table: LabelTable) -> list[methods.Pick]:
+        """What the method chooses for these data where the user did not."""
+        backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
+        kind = "linear" if self.head_only else backbone.partition(":")[0]
+        return [
+            pick
+            for pick in methods.get(self.method).picks(table, kind)
+            if getattr(self, pick.name) is None
+        ]
+
     def complete(self, table: LabelTable) -> "Config":
-        """The same with every None that depends on the kind of data filled in."""
+        """The same with every None filled in: by the method's picks, the kind of data, or usage."""
         on_features = table.features is not None or self.head_only
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
         linear = self.head_only or backbone == "linear"
+        picked = {pick.name: pick.value for pick in self.picks(table)}
+        unseen = self.head_only and table.features is None  # the features come first, then the rest
+        usual = {} if unseen else {n: v for n, v in USUAL.items() if getattr(self, n) is None}
         return replace(
             self,
+            **usual | picked,
             backbone=backbone,
             normalise=self.normalise
             or (None if table.features is not None else models.normalisation(backbone)),

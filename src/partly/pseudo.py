@@ -15,7 +15,6 @@ from partly.errors import ConfigError, RunError
 from partly.labels import UNKNOWN, LabelTable
 from partly.metrics import average_precision
 
-UPDATES = ("posterior", "prediction")
 SMALLEST = 1e-6  # a weight or a share of entries below this counts as this: its logarithm is finite
 
 

@@ -88,7 +88,7 @@ def train(
     raise_if(config.problems(), ConfigError)
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
-    config = config.complete(table)
+    given, config = config, config.complete(table)
     folder = None if out is None else Path(out)
     stored = open_folder(folder, resume)  # what this run wrote down when it began
     record = {"inputs_hash": table.inputs_hash, **(notes or {})}
@@ -97,6 +97,7 @@ def train(
         eye, record["origin"] = open_eye(config, folder if stored else None, stored.get("origin"))
         see = partial(look_through, eye, config, quiet=quiet)
         table, validation = see(table), validation and see(validation)
+        given, config = config, config.complete(table)
     record = describe(table, config) | record
     record["validation_hash"] = None if validation is None else validation.content_hash
     if stored:
@@ -106,7 +107,7 @@ def train(
         table, validation, truth = hold_out(table, truth, config)
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
-    state = start(table, config, quiet, fresh=not has_checkpoint)
+    state = start(table, config, quiet, fresh=not has_checkpoint, audited=truth is not None)
     state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
     record["origin"] = state.origin
     judge = open_judge(validation, state)
@@ -118,11 +119,11 @@ def train(
     save = partial(save_checkpoint, folder, state)
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
-        for line in introduce(state, judge is not None):
+        for line in introduce(state, given.picks(table), judge is not None):
             progress.say(line)
         while state.epoch <= config.epochs:
             began, first = time.monotonic(), state.step_of_epoch
-            state.model.train()
+            models.train_mode(state.model, keep_statistics=state.keeps_statistics)
             for rows, inputs in state.batches():
                 loss = take_step(state, rows, inputs)
                 progress.step(loss)
@@ -178,6 +179,11 @@ class State:
     def judged(self) -> models.Classifier:
         """The weights that are evaluated and kept."""
         return self.model if self.average is None else self.average
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether batch norms keep what pretrained weights brought; random ones brought nothing."""
+        return self.config.batch_norm == "keep" and not self.origin.startswith(models.RANDOM)
 
     @property
     def step_of_epoch(self) -> int:
@@ -236,10 +242,11 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     labels = _sent(torch.from_numpy(state.training.table.dense(rows.numpy())), state)
     rows = _sent(rows, state)
     set_learning_rates(state)
+    teacher = ask_teacher(state, inputs)
     if state.config.mix == "none":
-        batches = [(1.0, methods.Batch(rows, labels, state.epoch))]
+        batches = [(1.0, methods.Batch(rows, labels, state.epoch, teacher=teacher))]
     else:
-        inputs, batches = mix_batch(state, rows, inputs, labels)
+        inputs, batches = mix_batch(state, rows, inputs, labels, teacher)
     with precision(state):
         logits = state.model(inputs).float()
     losses = (weight * state.step_loss(logits, batch) for weight, batch in batches)
@@ -254,8 +261,18 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     state.step += 1
     state.loss_sum += loss.detach()
     if state.average is not None:
-        move_average(state.average, state.model, state.config.ema, state.step)
+        move_average(state.average, state.model, state.config.ema or 0.0, state.step)
     return loss.detach()
+
+
+@torch.no_grad()
+def ask_teacher(state: State, inputs: Tensor) -> Tensor | None:
+    """The averaged model's logits, where the method learns from them."""
+    if not state.training.taught:
+        return None
+    assert state.average is not None
+    with precision(state):
+        return state.average(inputs).float()
 
 
 def _sent(tensor: Tensor, state: State) -> Tensor:
@@ -265,14 +282,16 @@ def _sent(tensor: Tensor, state: State) -> Tensor:
     return tensor.pin_memory().to(state.device, non_blocking=True)
 
 
-def mix_batch(state: State, rows: Tensor, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Any]:
+def mix_batch(
+    state: State, rows: Tensor, inputs: Tensor, labels: Tensor, teacher: Tensor | None
+) -> tuple[Tensor, Any]:
     """Mixed inputs, and the batches with their weights that the loss is the sum over."""
     config = state.config
     mixture, targets = mixing.mix(
         config.mix, labels, seed=config.seed, epoch=state.epoch, rows=rows
     )
     batches = [
-        (weight, methods.Batch(rows, mixed, state.epoch, mixture, labels))
+        (weight, methods.Batch(rows, mixed, state.epoch, mixture, labels, teacher))
         for weight, mixed in targets
     ]
     return mixture.inputs(inputs), batches
@@ -282,7 +301,7 @@ def set_learning_rates(state: State) -> None:
     """Warm-up and cosine, for the model and for whatever a method trains beside it."""
     steps = state.config.epochs * state.steps_per_epoch
     warmup = state.config.warmup or 0.0
-    factor = learning_rate_factor(state.step, steps, warmup, state.config.schedule)
+    factor = learning_rate_factor(state.step, steps, warmup, state.config.schedule or "cosine")
     for optimiser in state.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["base_lr"] * factor
@@ -300,10 +319,9 @@ def precision(state: State) -> AbstractContextManager[Any]:
 def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) -> None:
     """average ← decay·average + (1-decay)·weights, faster at first; buffers are copied."""
     pull = 1 - min(decay, (1 + step) / (10 + step))
-    for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
-        mean.lerp_(weight, pull)
-    for old, new in zip(average.buffers(), model.buffers(), strict=True):
-        old.copy_(new)
+    # All tensors in one call each: hundreds of small ones would cost more than the step itself.
+    torch._foreach_lerp_([*average.parameters()], [*model.parameters()], pull)
+    torch._foreach_copy_([*average.buffers()], [*model.buffers()])
 
 
 # --- before and after ----------------------------------------------------------------------------
@@ -362,15 +380,24 @@ def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
     seen = look_through(copy.deepcopy(state.model.backbone), config, table, quiet=quiet)
     plan = replace(config, head_only=True, linear_start=False, mix="none", hold_out=0.0)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, epochs=LINEAR_EPOCHS)
+    plan = replace(plan, weight_decay=None, schedule=None, ema=None, batch_norm=None)
     linear = train(seen, plan, quiet=True).model
     assert isinstance(linear, models.Classifier)
     models.take_head(state.model, linear)
 
 
-def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool = True) -> State:
+def start(
+    table: LabelTable,
+    config: Config,
+    quiet: bool = True,
+    *,
+    fresh: bool = True,
+    audited: bool = False,
+) -> State:
     """Model, optimisers, inputs and the method's step, all from the seed.
 
-    fresh: False where a checkpoint follows, and what it holds need not be made.
+    fresh: False where a checkpoint follows, and what it holds need not be made. audited: whether
+    pseudo-labels are kept to be compared with the truth.
     """
     assert config.trained is not None
     assert config.batch_size is not None
@@ -379,7 +406,9 @@ def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool 
         keep_memory()
     torch.manual_seed(config.seed)
     facts = propensity.estimate(table, config.expected_positives)
-    training = methods.Training(table, facts, config.epochs, config.seed, device)
+    training = methods.Training(
+        table, facts, config.epochs, config.seed, device, bool(config.ema), audited
+    )
     method = methods.get(config.method)
     method.rehearse(training, config.options)
     step_loss = method.start(training, config.options)
@@ -390,7 +419,7 @@ def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool 
         )
     width = None if table.features is None else table.features.shape[1]
     model = models.build(config.trained, len(table.names), width, size=config.image_size)
-    origin = "random weights"
+    origin = models.RANDOM
     if width is None and fresh:
         origin = models.load_pretrained(model, config.trained, config.weights, config.image_size)
     models.prepare(
@@ -407,7 +436,7 @@ def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool 
         training=training,
         step_loss=step_loss,
         model=model,
-        average=copy.deepcopy(model) if config.ema else None,
+        average=copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None,
         optimisers=make_optimisers(model, training.estimates, config),
         inputs=inputs,
         device=device,
@@ -422,11 +451,15 @@ def start(table: LabelTable, config: Config, quiet: bool = True, *, fresh: bool 
     return state
 
 
-def introduce(state: State, judged: bool) -> Iterator[str]:
+def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator[str]:
     """What is about to happen, for a person who has to decide whether to wait for it."""
     config, table = state.config, state.training.table
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
     yield state.training.propensity.source
+    for pick in picks:
+        value = getattr(config, pick.name)
+        shown = f"{value:.3g}" if isinstance(value, float) else value
+        yield f"{config.method} picks {pick.name} {shown}: {pick.why}"
     if state.eye is not None:
         yield f"on features of {config.backbone} from {state.origin}, {config.image_size} px"
     if table.features is None:
@@ -435,7 +468,7 @@ def introduce(state: State, judged: bool) -> Iterator[str]:
             f"{config.backbone} from {goes_on}{state.origin}, {config.image_size} px, "
             f"on {state.device}"
         )
-        if state.origin.startswith("random") and config.backbone == "resnet50":
+        if state.origin.startswith(models.RANDOM) and config.backbone == "resnet50":
             yield (
                 "from random weights it needs far more images and epochs: name --weights, or a "
                 "smaller --backbone (small), or tf_efficientnet_lite0 with partly[weights]"
@@ -453,18 +486,19 @@ def make_optimisers(
     """One for the model; a second, 10 times as fast, for ROLE's estimates where there are any."""
     rate = config.learning_rate
     assert rate is not None
+    decay = config.weight_decay or 0.0
     groups = [
-        {"params": list(model.backbone.parameters()), "base_lr": rate},
-        {"params": list(model.head.parameters()), "base_lr": rate * config.head_factor},
+        {"params": chosen, "base_lr": rate * factor, "weight_decay": decay if is_weight else 0.0}
+        for part, factor in ((model.backbone, 1.0), (model.head, config.head_factor))
+        for is_weight in (True, False)  # a bias or a scale has nothing to gain from being small
+        if (chosen := [p for p in part.parameters() if (p.ndim > 1) == is_weight])
     ]
-    groups = [group for group in groups if group["params"]]
-    decay = config.weight_decay
     optimiser: torch.optim.Optimizer
     if config.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9, weight_decay=decay)
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9)
     else:
         adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
-        optimiser = adam(groups, lr=rate, weight_decay=decay, fused=True)
+        optimiser = adam(groups, lr=rate, fused=True)
     if estimates is None:
         return [optimiser]
     own = [{"params": list(estimates.parameters()), "base_lr": 10 * rate}]

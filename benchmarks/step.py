@@ -1,0 +1,163 @@
+"""What does a step of `partly` cost beside one of plain cross-entropy? And what does q save?
+
+What enters: inputs that are already on the device. What leaves, each as the median of several
+rounds in which all variants take turns, so that a noisy machine is noisy for all of them:
+
+    step    time of `take_step` with a backbone, in units of bce's: partly as it is by default,
+            without averaged weights, and with the averaged model as its teacher
+    q       the same with a linear layer on 256 features and 80, 374, 5,000, 100,000 labels, partly
+            with a share q of the unknown entries, in units of partly with all of them
+
+A line each on the terminal, and benchmarks/results/step.json, with an entry for each device.
+
+    python benchmarks/step.py
+    python benchmarks/step.py --backbone resnet50 --size 448 --batch-size 64
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from partly.config import Config
+from partly.hiding import hide
+from partly.labels import LabelTable
+from partly.models import train_mode
+from partly.training import State, start, take_step
+
+RESULTS = Path(__file__).parent / "results" / "step.json"
+LABELS = (80, 374, 5_000, 100_000)
+FEATURES = 256
+VARIANTS: dict[str, dict[str, Any]] = {
+    "bce": {"method": "bce"},
+    "partly": {"method": "partly"},
+    "partly, batch norm trained": {"method": "partly", "batch_norm": "train"},
+    "partly without averaged weights": {"method": "partly", "ema": 0.0, "batch_norm": "train"},
+    "partly, teacher=average": {"method": "partly", "options": {"teacher": "average"}},
+    "partly, teacher=average, batch norm trained": {
+        "method": "partly",
+        "batch_norm": "train",
+        "options": {"teacher": "average"},
+    },
+}
+
+
+def labels_of(images: int, labels: int) -> np.ndarray:
+    """A table of which 60 % of the positives are known and no negative."""
+    full = (np.random.default_rng(0).random((images, labels), np.float32) < 0.03).astype(np.int8)
+    full[:, 0] = np.arange(images) % 2  # no label without a known positive
+    return hide(full, "ppl", keep=0.6, seed=0)
+
+
+def image_states(backbone: str, size: int, batch_size: int, device: str) -> dict[str, State]:
+    """One training a variant, of the same network; its statistics count as pretrained."""
+    labels = labels_of(batch_size, 80)
+    table = LabelTable.from_dense(labels, paths=[f"{row}.jpg" for row in range(batch_size)])
+    states = {}
+    for name, choices in VARIANTS.items():
+        config = Config(
+            backbone=backbone, weights="none", image_size=size, batch_size=batch_size,
+            device=device, epochs=1000, **choices,
+        )  # fmt: skip
+        states[name] = state = start(table, config.complete(table))
+        state.origin = "weights that stand for pretrained ones"
+        train_mode(state.model, keep_statistics=state.keeps_statistics)
+    return states
+
+
+def linear_states(labels: int, batch_size: int, device: str) -> dict[str, State]:
+    """partly on features with several shares q."""
+    features = np.random.default_rng(1).normal(size=(batch_size, FEATURES)).astype(np.float32)
+    table = LabelTable.from_dense(labels_of(batch_size, labels), features=features)
+    return {
+        f"q={q}": start(
+            table,
+            Config(
+                batch_size=batch_size, device=device, epochs=1000, options={"q": q}
+            ).complete(table),
+        )
+        for q in (1.0, 0.5, 0.1)
+    }  # fmt: skip
+
+
+def measure(states: dict[str, State], inputs: torch.Tensor, rounds: int, steps: int) -> dict:
+    """Seconds a step of each, and their ratio to the first."""
+    rows = torch.arange(len(inputs))
+    seconds: dict[str, list[float]] = {name: [] for name in states}
+    for number in range(rounds + 1):
+        for name, state in states.items():
+            for _ in range(2):  # the first steps after another's are slower
+                take_step(state, rows, inputs)
+            _wait(state)
+            began = time.perf_counter()
+            for _ in range(steps):
+                take_step(state, rows, inputs)
+            _wait(state)
+            if number:  # the first round warms up
+                seconds[name].append((time.perf_counter() - began) / steps)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    first = next(iter(medians.values()))
+    return {
+        name: {"milliseconds": round(1000 * value, 3), "ratio": round(value / first, 3)}
+        for name, value in medians.items()
+    }
+
+
+def _wait(state: State) -> None:
+    if state.on_gpu:
+        torch.cuda.synchronize(state.device)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options = parser.parse_args()
+    size, batch_size, device = options.size, options.batch_size, options.device
+    states = image_states(options.backbone, size, batch_size, device)
+    on = next(iter(states.values())).device
+    inputs = torch.randn(batch_size, 3, size, size, device=on)
+    if on.type == "cuda":
+        inputs = inputs.contiguous(memory_format=torch.channels_last)
+    found: dict[str, Any] = {"step": measure(states, inputs, options.rounds, options.steps)}
+    show("step", found["step"])
+    del states
+    found["q"] = {}
+    for labels in options.labels:
+        seen = torch.randn(batch_size, FEATURES, device=on)
+        found["q"][labels] = measure(
+            linear_states(labels, batch_size, device), seen, options.rounds, options.steps
+        )
+        show(f"{labels:,} labels", found["q"][labels])
+    machine = torch.cuda.get_device_name() if on.type == "cuda" else platform.machine()
+    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    every[f"{machine}, {options.backbone}, {size} px, batch {batch_size}"] = found | {
+        "cores": os.cpu_count(),
+        "torch": torch.__version__.split("+")[0],
+        "rounds": options.rounds,
+        "steps": options.steps,
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+def show(title: str, measured: dict[str, Any]) -> None:
+    for name, figures in measured.items():
+        print(f"{title}: {name:45} {figures['milliseconds']:9.2f} ms  {figures['ratio']:.3f}")
+
+
+if __name__ == "__main__":
+    main()
