@@ -19,7 +19,7 @@ from partly.labels import LabelTable
 from partly.methods import Batch, Step, Training
 from partly.metrics import average_precision
 from partly.propensity import estimate
-from partly.pseudo import posterior
+from partly.pseudo import chance_of_single, posterior
 
 # fmt: off
 DESIGNED = [
@@ -306,17 +306,19 @@ def test_what_is_remembered_does_not_depend_on_the_order_of_the_batch(name: str)
 def test_every_part_can_be_removed(name: str) -> None:
     method = methods.get(name)
     labels = hide(easy_data()[1], "ppl:0.5")
-    whole = training_on(labels)
-    with_all = some_steps(method.start(whole), whole)
-    for choices in method.parts.values():
+    for part, choices in method.parts.items():
         options, chosen = method.split(choices)
         replace(Config(), **chosen)  # fields of a Config, or this fails
         if not options:
             continue
-        without = training_on(labels)
-        losses_without = some_steps(method.start(without, options), without)
-        assert all(math.isfinite(loss) for loss in losses_without)
-        assert losses_without != with_all
+        # What a network teaches is there to be removed only where there is one.
+        whole = {"teacher": "network"} if part in ("teacher", "focus") else {}
+        found = []
+        for given in (whole, whole | options):
+            training = training_on(labels)
+            found.append(some_steps(method.start(training, given), training))
+        assert all(math.isfinite(loss) for loss in found[1])
+        assert found[0] != found[1]
 
 
 # Picks
@@ -411,7 +413,7 @@ def test_the_paper_remembers_its_predictions() -> None:
     assert (believed[np.delete(np.arange(120), rows)] == 0.5).all()
 
 
-def observed_likelihood(logits: Tensor, labels: Tensor, c_positive: float, c_negative: float):
+def observed_likelihood(logits: Tensor, labels: Tensor, c_positive: Tensor, c_negative: Tensor):
     """-log P(what was observed): y known, or unknown, of entries annotated with c₊ and c₋."""
     p = torch.sigmoid(logits)
     unknown = 1 - c_positive * p - c_negative * (1 - p)
@@ -426,7 +428,8 @@ def test_partly_climbs_the_likelihood_of_what_was_observed(setting: str) -> None
     logits = torch.linspace(-3, 3, batch.labels.numel()).view(batch.labels.shape).requires_grad_()
     methods.get("partly").start(training)(logits, batch).backward()
     found, logits.grad = logits.grad, None
-    observed_likelihood(logits, batch.labels, known.positive, known.negative).mean().backward()
+    chances = (torch.from_numpy(c).float() for c in (known.positive, known.negative))
+    observed_likelihood(logits, batch.labels, *chances).mean().backward()
     torch.testing.assert_close(found, logits.grad, atol=1e-7, rtol=1e-4)
 
 
@@ -444,12 +447,63 @@ def test_where_labels_are_missing_at_random_partly_ignores_them() -> None:
 def test_partly_learns_from_the_teacher_it_is_given() -> None:
     training = replace(training_on(hide(easy_data()[1], "pal:0.4")), averaged=True)
     step = methods.get("partly").start(training, {"teacher": "average"})
-    assert training.taught
+    assert training.teacher == "average"
     batch = batch_of(training)
     logits, told = torch.full(batch.labels.shape, -1.0), torch.full(batch.labels.shape, 1.5)
     expected = losses.consistent(logits, batch.labels, torch.sigmoid(told))
     assert step(logits, replace(batch, teacher=told)) == pytest.approx(expected.item())
     assert step(logits, batch) != expected
+
+
+def test_a_network_teaches_known_and_unknown_entries() -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.4"))
+    step = methods.get("partly").start(training, {"teacher": "network"})
+    batch = batch_of(training)
+    logits, told = torch.full(batch.labels.shape, -1.0), torch.full(batch.labels.shape, 1.5)
+    expected = nn.functional.binary_cross_entropy_with_logits(logits, torch.sigmoid(told))
+    assert step(logits, replace(batch, teacher=told)) == pytest.approx(expected.item())
+    told = torch.linspace(-6, 3, 600).view(120, 5)
+    p = torch.sigmoid(told)
+    weights = (p + 0.003) ** 0.25 / ((p + 0.003) ** 0.25).mean()
+    terms = nn.functional.binary_cross_entropy_with_logits(logits, p, reduction="none")
+    found = step(logits, replace(batch, teacher=told))
+    assert found == pytest.approx((weights * terms).mean().item())
+    with pytest.raises(ConfigError, match="teaches a linear layer"):
+        methods.get("partly").start(replace(training, kind="mlp"), {"teacher": "network"})
+
+
+def test_partly_takes_a_network_where_it_pays() -> None:
+    labels = hide(easy_data(images=120)[1], "ppl:0.5")
+    many = np.tile(labels, (50, 1))
+
+    def chosen(table: np.ndarray, **more: Any) -> Training:
+        training = replace(training_on(table), **more)
+        methods.get("partly").start(training)
+        return training
+
+    assert chosen(labels).teacher == "self"
+    assert chosen(many).teacher == "network"
+    assert "network" in chosen(many).notes[0]
+    assert chosen(many, kind="resnet50").teacher == "self"
+    assert chosen(np.tile(easy_data()[1], (50, 1))).teacher == "self"  # nothing is unknown
+
+
+def test_of_many_images_with_one_known_positive_each_has_its_own_chance() -> None:
+    labels = np.tile(hide(easy_data(images=120)[1], "spl"), (50, 1))
+    training = training_on(labels)
+    step = methods.get("partly").start(training, {"teacher": "self"})
+    assert any("more positives" in note for note in training.notes)
+    batch = batch_of(training, slice(0, 120))
+    logits = torch.linspace(-3, 3, 600).view(120, 5)
+    c_positive, c_negative = (
+        torch.from_numpy(c).float()
+        for c in (training.propensity.positive, training.propensity.negative)
+    )
+    own = chance_of_single(logits, batch.labels, c_positive)
+    assert own.std() > 0
+    pseudo = posterior(logits, c_positive=own, c_negative=c_negative)
+    expected = losses.consistent(logits, batch.labels, pseudo)
+    assert step(logits, batch) == pytest.approx(expected.item())
 
 
 def test_partly_remembers_its_pseudo_labels_only_for_an_audit() -> None:
@@ -468,8 +522,8 @@ def test_partly_weighs_a_sample_for_the_whole_unknown_part() -> None:
     step = methods.get("partly").start(training, {"weight": "0.2:0.7", "q": 0.25})
     batch, known = batch_of(training, epoch=2), training.propensity
     logits = torch.linspace(-3, 3, batch.labels.numel()).view(batch.labels.shape)
-    c = {"c_positive": known.positive, "c_negative": known.negative}
-    pseudo = posterior(logits, **c, weight_unknown=0.3)
+    chances = [torch.from_numpy(c).float() for c in (known.positive, known.negative)]
+    pseudo = posterior(logits, c_positive=chances[0], c_negative=chances[1], weight_unknown=0.3)
     picked = training.pick(batch, 0.25)
     expected = losses.consistent(logits, batch.labels, pseudo, weight=0.3 / 0.25, picked=picked)
     assert step(logits, batch).item() == pytest.approx(expected.item())

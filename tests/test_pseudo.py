@@ -11,7 +11,7 @@ from torch import Tensor
 
 from partly.errors import ConfigError
 from partly.labels import LabelTable
-from partly.pseudo import PseudoLabels, audit, posterior
+from partly.pseudo import PseudoLabels, audit, chance_of_single, posterior
 
 # The largest distance between a number in [0, 1] and the nearest one the store can hold.
 ROUNDING = {"float16": 2.0**-12, "uint8": 0.5 / 255}
@@ -245,3 +245,23 @@ def test_audit_where_nothing_is_hidden_or_no_positive_is() -> None:
     assert result["hidden_entries"] == 2
     assert result["mAP"] is None
     assert result["by_label"]["average_precision"] == [None, None]
+
+
+def test_the_more_positives_an_image_has_the_smaller_the_chance_of_each() -> None:
+    labels = torch.tensor([[1, -1, -1], [1, -1, -1]])
+    logits = torch.tensor([[9.0, -9, -9], [9.0, 9, 9]])  # about one positive, and three
+    chance = chance_of_single(logits, labels, torch.full((3,), 0.5))
+    # In proportion 1 : 1/3, and 2 of 4 positives are known.
+    assert chance.flatten().tolist() == pytest.approx([0.98, 1 / 3], abs=1e-2)
+    alike = chance_of_single(torch.zeros(2, 3), labels, torch.full((3,), 0.4))
+    assert alike.flatten().tolist() == pytest.approx([0.4, 0.4])
+
+
+def test_a_chance_of_its_own_for_each_label_and_entry() -> None:
+    logits = torch.tensor([[0.3, -1.2]])
+    by_label = posterior(
+        logits, c_positive=torch.tensor([0.2, 0.7]), c_negative=torch.tensor([0.0, 0.3])
+    )
+    for column, (above, below) in enumerate([(0.2, 0.0), (0.7, 0.3)]):
+        alone = posterior(logits[:, column], c_positive=above, c_negative=below)
+        assert by_label[:, column].item() == pytest.approx(alone.item())

@@ -150,13 +150,13 @@ class Config:
 
     def picks(self, table: LabelTable) -> list[methods.Pick]:
         """What the method chooses for these data where the user did not."""
-        backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
-        kind = "linear" if self.head_only else backbone.partition(":")[0]
-        return [
-            pick
-            for pick in methods.get(self.method).picks(table, kind)
-            if getattr(self, pick.name) is None
-        ]
+        picks = methods.get(self.method).picks(table, self.kind(table))
+        return [pick for pick in picks if getattr(self, pick.name) is None]
+
+    def kind(self, table: LabelTable) -> str:
+        """Of the model that is trained: linear, mlp, or the name of a backbone."""
+        usual = "linear" if table.features is not None or self.head_only else "resnet50"
+        return (self.trained or usual).partition(":")[0]
 
     def complete(self, table: LabelTable) -> "Config":
         """The same with every None filled in: by the method's picks, the kind of data, or usage."""
@@ -164,8 +164,7 @@ class Config:
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
         linear = self.head_only or backbone == "linear"
         picked = {pick.name: pick.value for pick in self.picks(table)}
-        unseen = self.head_only and table.features is None  # the features come first, then the rest
-        usual = {} if unseen else {n: v for n, v in USUAL.items() if getattr(self, n) is None}
+        usual = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
         return replace(
             self,
             **usual | picked,

@@ -25,7 +25,7 @@ from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.mixing import Mixture
 from partly.propensity import Propensity
-from partly.pseudo import PseudoLabels, posterior
+from partly.pseudo import PseudoLabels, chance_of_single, posterior
 from partly.schedules import ramp
 
 
@@ -34,8 +34,8 @@ class Batch:
     """rows [B]: which images of the table. labels [B, L]: int8 1 / 0 / -1. epoch counts from 1.
 
     mixture: what the images are mixed from, where they are, and then own [B, L]: the labels each
-    row has by itself. teacher: logits [B, L] of the averaged model, of the images unmixed, where
-    the method asked for them.
+    row has by itself. teacher: logits [B, L] of another model, of the images unmixed, where the
+    method asked for one.
     """
 
     rows: Tensor
@@ -83,13 +83,15 @@ class Training:
     epochs: int
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    kind: str = "linear"  # of model: linear or mlp on features, else the name of a backbone
     averaged: bool = False  # whether an average of the model's weights is kept
     audited: bool = (
         False  # whether pseudo-labels are to be remembered, to compare them with a truth
     )
     stores: dict[str, Store] = field(default_factory=dict)
     estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
-    taught: bool = False  # whether the step asks for the averaged model's logits
+    teacher: str = "self"  # or whose logits the step asks for: the "average", or a "network"
+    notes: list[str] = field(default_factory=list)  # what the method has decided, in sentences
 
     @cached_property
     def priors(self) -> Tensor:
@@ -151,7 +153,9 @@ class Method:
 
     def rehearse(self, training: Training, options: Mapping[str, Any]) -> None:
         """Step through a few epochs with one image: an impossible option fails before it costs."""
-        one = replace(training, table=training.table.take(np.arange(1)), stores={}, estimates=None)
+        one = replace(
+            training, table=training.table.take(np.arange(1)), stores={}, estimates=None, notes=[]
+        )
         labels = torch.from_numpy(one.table.dense()).to(one.device)
         row = torch.zeros(1, dtype=torch.int64, device=one.device)
         try:
@@ -260,23 +264,25 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 # --- the default, and the paper -------------------------------------------------------------------
 
 TARGETS = ("posterior", "prediction")
-TEACHERS = ("self", "average")
-LOGIT_VARIANCE = 1.5  # of a linear model on standardised features, before anything is learnt
+TEACHERS = ("auto", "self", "average", "network")
+STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
+RARE = 0.003  # a probability below which entries count nearly alike
+MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
 
 def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
+    images, entries = len(table), len(table) * len(table.names)
     if kind == "linear":
-        if table.features is None:
-            return  # of images that are yet to be looked at; it is asked again then
-        # A prior N(0, v/F) on each weight makes a logit of F standardised features vary by v. Its
-        # -log is F/(2v)·|W|², beside the sum over all N·L entries that the loss is the mean of.
-        features = table.features.shape[1]
-        decay = features / (LOGIT_VARIANCE * len(table) * len(table.names))
+        features = math.inf if table.features is None else table.features.shape[1]
+        strength = min(STRONGEST_PRIOR, 1.5 * math.sqrt(images), features / 2)
         yield Pick(
             "weight_decay",
-            decay,
-            "a prior on the weights, which matters for labels with few known positives",
+            2 * strength / entries,  # the loss is a mean over entries, the gradient of |W|² is 2W
+            f"a prior on the weights, {strength:.0f}·|W|² beside the likelihood of all entries, "
+            "for labels with few known positives",
         )
+        return
+    if kind == "mlp":
         return
     yield Pick("ema", 0.99, "the average of the last steps generalises better than the last one")
     yield Pick("schedule", "constant", "steps of one size, for it is their average that is kept")
@@ -289,6 +295,8 @@ def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
     picks=_partly_picks,
     parts={
         "posterior": {"targets": "prediction"},
+        "teacher": {"teacher": "self"},
+        "focus": {"focus": 0.0},
         "averaged weights": {"ema": 0.0, "schedule": "cosine"},
         "kept batch norm": {"batch_norm": "train"},
         "weight prior": {"weight_decay": 0.0},
@@ -297,8 +305,9 @@ def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
 def _partly(
     training: Training,
     *,
-    teacher: str = "self",
+    teacher: str = "auto",
     targets: str = "posterior",
+    focus: float = 0.25,
     weight: float | str = 1.0,
     q: float | str = 1.0,
     share: str = "off",
@@ -308,41 +317,75 @@ def _partly(
         raise ConfigError(f"targets are one of {', '.join(TARGETS)}, not '{targets}'")
     if teacher not in TEACHERS:
         raise ConfigError(f"the teacher is one of {', '.join(TEACHERS)}, not '{teacher}'")
-    training.taught = teacher == "average"
-    if training.taught and not training.averaged:
-        raise ConfigError("teacher=average needs averaged weights: set ema above 0")
-    propensity = training.propensity
-    audited = training.pseudo_labels(start=propensity.priors) if training.audited else None
+    training.teacher = choose_teacher(training, teacher)
+    known, table = training.propensity, training.table
+    by_image = known.single and len(table) >= MANY
+    if by_image:
+        training.notes.append("partly takes c₊ to be smaller where an image has more positives")
+    c_positive, c_negative = (
+        torch.as_tensor(c, dtype=torch.float32, device=training.device)
+        for c in (known.positive, known.negative)
+    )
+    audited = training.pseudo_labels(start=known.priors) if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         trust = ramp(weight, batch.epoch, training.epochs)
         taken = ramp(q, batch.epoch, training.epochs)
         alpha, beta = losses.balance(batch.labels, gamma, share)
+        labels, picked = batch.labels, training.pick(batch, taken)
         believed = logits.detach() if batch.teacher is None else batch.teacher
-        if targets == "prediction":
+        own = labels if batch.own is None else batch.own
+        chance = chance_of_single(believed, own, c_positive) if by_image else c_positive
+        if targets == "prediction" or training.teacher == "network":
             pseudo = torch.sigmoid(believed)
         else:
             pseudo = posterior(
                 believed,
-                c_positive=propensity.positive,
-                c_negative=propensity.negative,
+                c_positive=chance,
+                c_negative=c_negative,
                 alpha=alpha,
                 beta=beta,
                 weight_unknown=trust,
             )
         if audited is not None:
             batch.remember(audited, pseudo)
+        if batch.teacher is not None:
+            pseudo = batch.of_mixed(pseudo)
+        attention: Tensor | float = 1.0
+        if training.teacher == "network":  # it has seen the labels, and smooths them
+            labels = torch.full_like(labels, UNKNOWN)
+            attention = (pseudo + RARE) ** focus
+            attention = attention / attention.mean()
         return losses.consistent(
             logits,
-            batch.labels,
-            pseudo if batch.teacher is None else batch.of_mixed(pseudo),
-            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
-            picked=training.pick(batch, taken),
+            labels,
+            pseudo,
+            # A sample stands for the whole unknown part.
+            weight=attention * (trust / taken if taken else 0.0),
+            picked=picked,
             alpha=alpha,
             beta=beta,
         )
 
     return step
+
+
+def choose_teacher(training: Training, wanted: str) -> str:
+    """Whose prediction the pseudo-labels of `partly` come from, for this model and these data."""
+    images, labels = len(training.table), len(training.table.names)
+    if wanted == "auto":
+        useful = images >= MANY and training.table.known < images * labels
+        wanted = "network" if training.kind == "linear" and useful else "self"
+        if wanted == "network":
+            training.notes.append(
+                f"partly trains a network of one hidden layer first, to teach the linear one: "
+                f"there are {MANY:,} images or more"
+            )
+    if wanted == "average" and not training.averaged:
+        raise ConfigError("teacher=average needs averaged weights: set ema above 0")
+    if wanted == "network" and training.kind != "linear":
+        raise ConfigError("teacher=network teaches a linear layer on features, nothing else")
+    return wanted
 
 
 @method(

@@ -1,8 +1,9 @@
 """How labels went missing: what the known ones say about the unknown ones.
 
 What enters: a label table and, where the user knows it, the expected number of positives an image.
-What leaves: c₊ and c₋ (the chance that a positive, a negative is annotated) and the class priors,
-with a sentence on where they come from. Letters: N images, L labels, k expected positives an image.
+What leaves: c₊ and c₋ of each label (the chance that a positive, a negative is annotated) and the
+class priors, with a sentence on where they come from. Letters: N images, L labels, k expected
+positives an image, ρ = c₊/c₋.
 """
 
 from dataclasses import dataclass
@@ -10,61 +11,121 @@ from dataclasses import dataclass
 import numpy as np
 
 from partly.errors import ConfigError
-from partly.labels import LabelTable
+from partly.labels import Counts, LabelTable
 
 # Positives alone do not tell how many of them are missing: every c₊ explains them equally well.
 ASSUMED_SHARE = 0.5
+LARGEST_RATIO = 50.0  # of c₊ to c₋, or of c₋ to c₊
+MOSTLY = 0.5  # of the images have a known positive, or it is not one of each
 
 
 @dataclass(frozen=True)
 class Propensity:
-    """positive, negative: c₊ and c₋. priors [L]: P(label). expected_positives: k = Σ priors."""
+    """positive, negative [L]: c₊ and c₋. priors [L]: P(label). expected_positives: k = Σ priors.
 
-    positive: float
-    negative: float
+    single: one positive of each image is known, whatever the number it has. Then c₊ is a mean: the
+    more positives an image has, the smaller the chance of each to be the known one.
+    """
+
+    positive: np.ndarray
+    negative: np.ndarray
     priors: np.ndarray
     expected_positives: float
+    single: bool
     source: str
 
 
 def estimate(table: LabelTable, expected_positives: float | None = None) -> Propensity:
     """c₊, c₋, k and the priors of `table`.
 
-    - k given: c₊ = known positives / (N·k), c₋ = known negatives / (N·(L-k)).
-    - negatives known, k not given: labels are taken to be missing at random, c₊ = c₋ = known share.
-    - only positives known, k not given: c₊ = ½ is assumed, and said.
+    - negatives known: how much is known of a label is its own, ρ is the same for all of them: the
+      one that makes the priors add up to k or, where k is not given, 1 (missing at random). A label
+      without a known negative among such is taken to have c₊ = ½.
+    - only positives known: c₊ = known positives / (N·k) or, k not given, ½, and it is said.
     """
     counts = table.counts_by_label()
     images, labels = len(table), len(table.names)
-    positives, negatives = int(counts.positive.sum()), int(counts.negative.sum())
+    positives = int(counts.positive.sum())
     if expected_positives is not None:
-        if not 0 < expected_positives < labels:
-            raise ConfigError(
-                f"expected positives an image must lie between 0 and {labels}, "
-                f"not {expected_positives}"
-            )
-        if positives > 1.05 * images * expected_positives:  # a sample may have a few more
-            raise ConfigError(
-                f"{expected_positives:g} positives an image are expected, but "
-                f"{positives / images:.2f} are known: the expectation is too low"
-            )
-        c_positive = positives / (images * expected_positives)
-        c_negative = negatives / (images * (labels - expected_positives))
+        _check(expected_positives, positives, images, labels)
         source = f"{expected_positives:g} positives an image were given"
-    elif negatives:
-        c_positive = c_negative = (positives + negatives) / (images * labels)
-        source = "labels are taken to be missing at random, positives and negatives alike"
+    single = False
+    if counts.negative.any():
+        ratio = 1.0 if expected_positives is None else solve_ratio(counts, expected_positives)
+        c_positive, c_negative = from_ratio(counts, images, ratio)
+        one_sided = (counts.negative == 0) & (counts.positive > 0)
+        c_positive[one_sided], c_negative[one_sided] = ASSUMED_SHARE, 0.0
+        if expected_positives is None:
+            source = "labels are taken to be missing at random, positives and negatives alike"
+        elif abs(ratio - 1) > 0.1:
+            source += f": a positive is {ratio:.2g} times as likely to be known as a negative"
     else:
-        c_positive, c_negative = ASSUMED_SHARE, 0.0
-        source = (
-            f"only positives are known, so it is assumed that {100 * ASSUMED_SHARE:.0f} % of them "
-            "are (say better with --expected-positives, their number an image)"
+        known = ASSUMED_SHARE
+        if expected_positives is not None:
+            known = min(positives / (images * expected_positives), 1.0)
+        else:
+            source = (
+                f"only positives are known, so it is assumed that {100 * ASSUMED_SHARE:.0f} % of "
+                "them are (say better with --expected-positives, their number an image)"
+            )
+        c_positive, c_negative = np.full(labels, known), np.zeros(labels)
+        single = is_single(table)
+        if single:
+            source += "; one positive of each image is known"
+    priors = _priors(counts, images, c_positive, c_negative)
+    return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
+
+
+def _check(expected_positives: float, positives: int, images: int, labels: int) -> None:
+    if not 0 < expected_positives < labels:
+        raise ConfigError(
+            f"expected positives an image must lie between 0 and {labels}, not {expected_positives}"
         )
-    c_positive, c_negative = min(c_positive, 1.0), min(c_negative, 1.0)
-    seen_positive = counts.positive / max(c_positive, 1e-9)
-    seen_negative = counts.negative / c_negative if c_negative else images - seen_positive
-    mean_prior = seen_positive.sum() / max((seen_positive + seen_negative).sum(), 1e-9)
+    if positives > 1.05 * images * expected_positives:  # a sample may have a few more
+        raise ConfigError(
+            f"{expected_positives:g} positives an image are expected, but "
+            f"{positives / images:.2f} are known: the expectation is too low"
+        )
+
+
+def from_ratio(counts: Counts, images: int, ratio: float) -> tuple[np.ndarray, np.ndarray]:
+    """c₊ and c₋ [L] of labels whose known share is what it is, where ρ = c₊/c₋.
+
+    With prior π: share = π·c₊ + (1-π)·c₋, and P/ρ : N is π : 1-π.
+    """
+    positive, negative = counts.positive / ratio, counts.negative
+    prior = positive / np.maximum(positive + negative, 1e-9)
+    share = (counts.positive + counts.negative) / images
+    c_negative = share / (ratio * prior + 1 - prior)
+    return np.minimum(ratio * c_negative, 1.0), np.minimum(c_negative, 1.0)
+
+
+def solve_ratio(counts: Counts, expected_positives: float) -> float:
+    """The ρ with which the priors of all labels add up to k, by bisection."""
+    low, high = 1 / LARGEST_RATIO, LARGEST_RATIO
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        positive = counts.positive / middle
+        expected = (positive / np.maximum(positive + counts.negative, 1e-9)).sum()
+        low, high = (middle, high) if expected > expected_positives else (low, middle)
+    return (low * high) ** 0.5
+
+
+def is_single(table: LabelTable) -> bool:
+    """Whether an image has one known positive and never more, some perhaps having none."""
+    positives = table.counts_by_image().positive
+    return bool(positives.max(initial=0) == 1 and positives.mean() >= MOSTLY)
+
+
+def _priors(
+    counts: Counts, images: int, c_positive: np.ndarray, c_negative: np.ndarray
+) -> np.ndarray:
+    """P(label) [L], from what would be known if all were."""
+    positive = counts.positive / np.maximum(c_positive, 1e-9)
+    negative = counts.negative / np.maximum(c_negative, 1e-9)
+    negative = np.where(c_negative > 0, negative, np.maximum(images - positive, 0))
+    if c_negative.any():
+        negative[(counts.positive == 0) & (counts.negative == 0)] = 0  # nothing is known of it
+    mean = positive.sum() / max((positive + negative).sum(), 1e-9)
     # One imagined image of average taste keeps a label without known entries off 0.
-    priors = (seen_positive + mean_prior) / (np.maximum(seen_positive + seen_negative, 0) + 1)
-    priors = np.clip(priors, 1e-6, 0.99)
-    return Propensity(c_positive, c_negative, priors, float(priors.sum()), source)
+    return np.clip((positive + mean) / (positive + negative + 1), 1e-6, 0.99)

@@ -4,7 +4,6 @@ What enters: the model's logits of a batch. What leaves: targets ỹ in [0, 1] f
 entries, kept from one visit of an image to the next. Letters: N images, L labels, B in a batch.
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from partly.errors import ConfigError, RunError
-from partly.labels import UNKNOWN, LabelTable
+from partly.labels import POSITIVE, UNKNOWN, LabelTable
 from partly.metrics import average_precision
 
 SMALLEST = 1e-6  # a weight or a share of entries below this counts as this: its logarithm is finite
@@ -80,8 +79,8 @@ class PseudoLabels:
 def posterior(
     logits: Tensor,
     *,
-    c_positive: float,
-    c_negative: float,
+    c_positive: Tensor | float,
+    c_negative: Tensor | float,
     alpha: Tensor | float = 1.0,
     beta: Tensor | float = 1.0,
     weight_known: float = 1.0,
@@ -94,18 +93,39 @@ def posterior(
         logit ŷ = logit π + log(α/β) + log[(c₊w_k + (1-c₊)w_u) / (c₋w_k + (1-c₋)w_u)]
         logit ỹ = logit π + log[(1-c₊) / (1-c₋)]
 
-    with π = P(y = 1 | x), c₊ and c₋ the chance that a positive, a negative is annotated, w_k and
-    w_u the weight of one known, one unknown entry. The first tilt is taken off, the second put on.
+    with π = P(y = 1 | x), c₊ and c₋ the chance that a positive, a negative is annotated (one for
+    all, one a label [L], or one an entry [B, L]), w_k and w_u the weight of one known, one unknown
+    entry. The first tilt is taken off, the second put on.
     """
 
-    def weigh(annotated: float) -> float:
-        return max(annotated * weight_known + (1 - annotated) * weight_unknown, SMALLEST)
+    def positive_number(value: Tensor | float) -> Tensor:
+        return torch.as_tensor(value, dtype=torch.float32, device=logits.device).clamp(SMALLEST)
 
-    fitted = weigh(c_positive) / weigh(c_negative)
-    unlabelled = max(1 - c_positive, SMALLEST) / max(1 - c_negative, SMALLEST)
-    ratio = torch.as_tensor(alpha / beta, device=logits.device).clamp(min=SMALLEST)
-    imbalance = torch.log(ratio)
-    return torch.sigmoid(logits.detach().float() - imbalance + math.log(unlabelled / fitted))
+    def log_ratio(weight_known: float, weight_unknown: float) -> Tensor:
+        """log of what annotation and weights leave of positives, over what of negatives."""
+        above, below = (
+            positive_number(c * weight_known + (1 - c) * weight_unknown)
+            for c in (c_positive, c_negative)
+        )
+        return torch.log(above / below)
+
+    tilt = torch.log(positive_number(alpha / beta)) + log_ratio(weight_known, weight_unknown)
+    return torch.sigmoid(logits.detach().float() - tilt + log_ratio(0.0, 1.0))
+
+
+def chance_of_single(logits: Tensor, labels: Tensor, c_positive: Tensor) -> Tensor:
+    """c₊ of each image [B, 1] where one positive of each is known: the more it has, the smaller.
+
+    An image of m expected positives has 1/m, all of them scaled so that the mean over positives is
+    c₊, as it is over the whole table.
+    """
+    unknown = labels == UNKNOWN
+    probabilities = torch.sigmoid(logits.detach().float())
+    expected = torch.where(unknown, probabilities, (labels == POSITIVE).float())
+    count = expected.sum(dim=1, keepdim=True)
+    chance = 1 / count.clamp(min=1)
+    mean = (chance * count).sum() / count.sum().clamp(min=SMALLEST)
+    return (chance / mean.clamp(min=SMALLEST) * c_positive.mean()).clamp(max=0.98)
 
 
 def audit(values: np.ndarray, known: LabelTable, truth: LabelTable) -> dict[str, Any]:

@@ -44,6 +44,7 @@ from partly.schedules import learning_rate_factor
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 LINEAR_EPOCHS = 6  # of a linear start
+TEACHER = "mlp:768"  # the network that teaches a linear layer on features
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
 
@@ -88,7 +89,7 @@ def train(
     raise_if(config.problems(), ConfigError)
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
-    given, config = config, config.complete(table)
+    picks, config = config.picks(table), config.complete(table)
     folder = None if out is None else Path(out)
     stored = open_folder(folder, resume)  # what this run wrote down when it began
     record = {"inputs_hash": table.inputs_hash, **(notes or {})}
@@ -97,7 +98,6 @@ def train(
         eye, record["origin"] = open_eye(config, folder if stored else None, stored.get("origin"))
         see = partial(look_through, eye, config, quiet=quiet)
         table, validation = see(table), validation and see(validation)
-        given, config = config, config.complete(table)
     record = describe(table, config) | record
     record["validation_hash"] = None if validation is None else validation.content_hash
     if stored:
@@ -119,7 +119,7 @@ def train(
     save = partial(save_checkpoint, folder, state)
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
-        for line in introduce(state, given.picks(table), judge is not None):
+        for line in introduce(state, picks, judge is not None):
             progress.say(line)
         while state.epoch <= config.epochs:
             began, first = time.monotonic(), state.step_of_epoch
@@ -154,6 +154,7 @@ class State:
     step_loss: methods.Step
     model: models.Classifier
     average: models.Classifier | None  # the exponential moving average of the weights
+    network: nn.Module | None  # that teaches, where the method wants one
     optimisers: list[torch.optim.Optimizer]
     inputs: Inputs
     device: torch.device
@@ -207,6 +208,7 @@ class State:
             "best_epoch": self.best_epoch,
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
+            "network": None if self.network is None else self.network.state_dict(),
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
             "stores": {name: store.state_dict() for name, store in self.training.stores.items()},
             "random": torch.get_rng_state(),
@@ -228,6 +230,8 @@ class State:
         self.model.load_state_dict(saved["model"])
         if self.average is not None:
             self.average.load_state_dict(saved["average"])
+        if self.network is not None:
+            self.network.load_state_dict(saved["network"])
         for optimiser, content in zip(self.optimisers, saved["optimisers"], strict=True):
             optimiser.load_state_dict(content)
         for name, store in self.training.stores.items():
@@ -267,12 +271,12 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
 
 @torch.no_grad()
 def ask_teacher(state: State, inputs: Tensor) -> Tensor | None:
-    """The averaged model's logits, where the method learns from them."""
-    if not state.training.taught:
+    """The logits of the averaged model or of the network, where the method learns from one."""
+    teacher = {"average": state.average, "network": state.network}.get(state.training.teacher)
+    if teacher is None:
         return None
-    assert state.average is not None
     with precision(state):
-        return state.average(inputs).float()
+        return teacher(inputs).float()
 
 
 def _sent(tensor: Tensor, state: State) -> Tensor:
@@ -386,6 +390,17 @@ def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
     models.take_head(state.model, linear)
 
 
+def train_teacher(table: LabelTable, config: Config, *, fresh: bool) -> nn.Module:
+    """A network of one hidden layer that has learnt from the same labels, to teach a linear one."""
+    options = {**config.options, "teacher": "self"}
+    plan = replace(config, backbone=TEACHER, head_only=False, options=options)
+    plan = replace(plan, learning_rate=2e-3, head_factor=1.0, ema=0.0, hold_out=0.0)
+    plan = replace(plan, schedule="cosine", weight_decay=0.0, warmup=0.0, start="prior")
+    # Where a checkpoint follows it holds the weights.
+    model = train(table, plan, quiet=True).model if fresh else start(table, plan).model
+    return model.eval().requires_grad_(False)
+
+
 def start(
     table: LabelTable,
     config: Config,
@@ -407,8 +422,9 @@ def start(
     torch.manual_seed(config.seed)
     facts = propensity.estimate(table, config.expected_positives)
     training = methods.Training(
-        table, facts, config.epochs, config.seed, device, bool(config.ema), audited
-    )
+        table, facts, config.epochs, config.seed, device, config.kind(table), bool(config.ema),
+        audited,
+    )  # fmt: skip
     method = methods.get(config.method)
     method.rehearse(training, config.options)
     step_loss = method.start(training, config.options)
@@ -431,12 +447,19 @@ def start(
     if device.type == "cuda" and width is None:
         model = model.to(memory_format=torch.channels_last)
     inputs = open_inputs(table, device, config.look, seed=config.seed, workers=config.workers)
+    network = None
+    if training.teacher == "network":
+        if not quiet:
+            tell(f"training a network ({TEACHER}) that will teach the linear layer")
+        network = train_teacher(table, config, fresh=fresh).to(device)
+        torch.manual_seed(config.seed)
     state = State(
         config=config,
         training=training,
         step_loss=step_loss,
         model=model,
         average=copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None,
+        network=network,
         optimisers=make_optimisers(model, training.estimates, config),
         inputs=inputs,
         device=device,
@@ -460,6 +483,7 @@ def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator
         value = getattr(config, pick.name)
         shown = f"{value:.3g}" if isinstance(value, float) else value
         yield f"{config.method} picks {pick.name} {shown}: {pick.why}"
+    yield from state.training.notes
     if state.eye is not None:
         yield f"on features of {config.backbone} from {state.origin}, {config.image_size} px"
     if table.features is None:

@@ -98,7 +98,7 @@ def consistent(
     labels: Tensor,
     pseudo: Tensor,
     *,
-    weight: float = 1.0,
+    weight: Tensor | float = 1.0,
     picked: Tensor | None = None,
     alpha: Tensor | float = 1.0,
     beta: Tensor | float = 1.0,
