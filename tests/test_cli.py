@@ -82,7 +82,7 @@ def test_methods_are_listed_with_their_options():
     listed = partly_works("methods").out
     for name in methods.available():
         assert f"\n{name} " in f"\n{listed}"
-    assert "teacher=self" in listed
+    assert "teacher=auto" in listed
 
 
 # --- the whole way -------------------------------------------------------------------------------
