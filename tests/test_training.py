@@ -433,7 +433,7 @@ def test_config_json_says_everything(tmp_path):
     size = usual_batch_size(400, 32, 1024)
     chosen = {"backbone": "linear", "batch_size": size, "learning_rate": 0.01, "warmup": 0.0}
     chosen |= {pick.name: pick.value for pick in config.picks(table)}
-    chosen |= {"schedule": "cosine", "ema": 0.0, "batch_norm": "train"}
+    chosen |= {"schedule": "cosine", "ema": 0.0, "batch_norm": "train", "head_factor": 1.0}
     assert {name: record[name] for name in asdict(config)} == asdict(config) | chosen
     counts = table.counts_by_label()
     assert record["label_hash"] == table.content_hash
@@ -449,13 +449,17 @@ def test_config_json_says_everything(tmp_path):
 def test_what_is_not_given_follows_from_the_data(pictures):
     on_features, on_images = (Config().complete(table) for table in (feature_table(), pictures))
     assert (on_features.backbone, on_features.learning_rate) == ("linear", 1e-2)
-    assert (on_images.backbone, on_images.learning_rate) == ("resnet50", 1e-3)
+    assert (on_images.backbone, on_images.learning_rate) == ("resnet50", 1e-4)
+    assert (on_features.head_factor, on_images.head_factor) == (1.0, 10.0)
+    scratch = Config(weights="none").complete(pictures), Config(backbone="small").complete(pictures)
+    assert {(config.learning_rate, config.head_factor) for config in scratch} == {(1e-3, 1.0)}
     assert (on_features.warmup, on_images.warmup) == (0.0, 0.05)
     assert (on_features.normalise, on_images.normalise) == (None, "imagenet")
     lite = Config(backbone="tf_efficientnet_lite0").complete(pictures)
     assert lite.look.statistics() == ((127 / 255,) * 3, (128 / 255,) * 3)
     given = Config(
         backbone="small",
+        head_factor=2.0,
         batch_size=3,
         learning_rate=0.5,
         warmup=0.0,

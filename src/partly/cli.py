@@ -85,9 +85,11 @@ BatchSize = Annotated[
     typer.Option(help="[about 32 steps an epoch: 32 to 1024 rows, 8 to 64 images]"),
 ]
 LearningRate = Annotated[
-    float | None, typer.Option("--lr", help="[1e-2 for a linear model, else 1e-3]")
+    float | None, typer.Option("--lr", help="[1e-2 if linear, 1e-4 if fine-tuned, else 1e-3]")
 ]
-HeadFactor = Annotated[float | None, typer.Option(help="learning rate of the head, × --lr [1]")]
+HeadFactor = Annotated[
+    float | None, typer.Option(help="learning rate of the head, × --lr [10 if fine-tuned, else 1]")
+]
 Optimiser = Annotated[str | None, typer.Option(help="adam, adamw or sgd [adam]")]
 WeightDecay = Annotated[float | None, typer.Option(help="[as the method picks, else 0]")]
 Warmup = Annotated[float | None, typer.Option(help="share of steps [0 if linear, else 0.05]")]
@@ -138,6 +140,10 @@ Decode = Annotated[
     typer.Option(help="cpu; gpu: JPEG is decoded there; once: pixels are kept on disk [cpu]"),
 ]
 Mix = Annotated[str | None, typer.Option(help="none, logicmix or mixup-pme [none]")]
+Finish = Annotated[
+    str | None,
+    typer.Option(help="none, or cft: tune each label's row of the head alone at the end [none]"),
+]
 ImageSize = Annotated[int | None, typer.Option(help="images become this square [448]")]
 Standardise = Annotated[
     bool | None, typer.Option("--standardise/--no-standardise", help="scale the features [yes]")
@@ -378,6 +384,7 @@ def train(
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
+    finish: Finish = None,
     hold_out: Annotated[
         float | None,
         typer.Option(help="share of images to choose the epoch by, 0 keeps the last [0.1]"),
@@ -503,6 +510,7 @@ def compare(
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
+    finish: Finish = None,
     workers: Workers = None,
     device: Device = None,
 ) -> None:
@@ -510,7 +518,7 @@ def compare(
 
     The data's training labels should be full; each setting hides some of them: fal none, pal:0.3
     all but 30 %, ppl:0.3 all negatives and all but 30 % of the positives, spl all but one positive
-    an image. All methods in the paper's eight settings with three seeds are 462 trainings. A
+    an image. All methods in the paper's eight settings with three seeds are 486 trainings. A
     comparison that was interrupted goes on where it stopped.
 
     With --protocol a file says everything: several data sets below DATA, an equal search of

@@ -47,6 +47,7 @@ WORDS = {
     "start": ("prior", "plain"),
     "batch_norm": ("train", "keep"),
     "mix": MIXES,
+    "finish": ("none", "cft"),
 }
 # What a method may choose (`Method.picks`) where the user does not, and what holds otherwise.
 USUAL: Mapping[str, Any] = {
@@ -65,8 +66,8 @@ class Config:
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method
     epochs: int = 12
     batch_size: int | None = None  # None: about 32 steps an epoch, 32–1024 rows or 8–64 images
-    learning_rate: float | None = None  # None: 1e-2 for a linear model, else 1e-3
-    head_factor: float = 1.0  # the head's learning rate, in units of learning_rate
+    learning_rate: float | None = None  # None: 1e-2 if linear, 1e-4 if fine-tuned, else 1e-3
+    head_factor: float | None = None  # the head's rate, × learning_rate; None: 10 if fine-tuned
     optimiser: str = "adam"
     weight_decay: float | None = None  # None: as the method picks, else 0. Biases do not decay
     warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
@@ -88,6 +89,7 @@ class Config:
     standardise: bool = True  # scale each feature by its mean and deviation
     start: str = "prior"  # the head begins at the class priors, or at random: plain
     expected_positives: float | None = None  # per image, where the user knows it
+    finish: str = "none"  # cft: tune each label's row of the head alone, at the end: see category
     hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
     checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
     seed: int = 0
@@ -163,6 +165,7 @@ class Config:
         on_features = table.features is not None or self.head_only
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
         linear = self.head_only or backbone == "linear"
+        tuned = not linear and not models.is_own(backbone) and self.weights != "none"
         picked = {pick.name: pick.value for pick in self.picks(table)}
         usual = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
         return replace(
@@ -173,7 +176,8 @@ class Config:
             or (None if table.features is not None else models.normalisation(backbone)),
             batch_size=self.batch_size
             or usual_batch_size(len(table), *((32, 1024) if on_features else (8, 64))),
-            learning_rate=self.learning_rate or (1e-2 if linear else 1e-3),
+            learning_rate=self.learning_rate or (1e-2 if linear else 1e-4 if tuned else 1e-3),
+            head_factor=self.head_factor or (10.0 if tuned else 1.0),
             warmup=(0.0 if linear else 0.05) if self.warmup is None else self.warmup,
         )
 

@@ -433,6 +433,8 @@ def _paper(
 
 # --- baselines ----------------------------------------------------------------------------------
 
+SURE = 0.999  # a belief of this or more is a label, as is its opposite
+
 # What is searched: the published value, and what its authors or later work tried around it.
 SMOOTHING = {"epsilon": (0.05, 0.1, 0.2)}
 
@@ -515,6 +517,38 @@ def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
             batch.remember(flipped, torch.ones_like(logits), chosen)
         now = (batch.recall(flipped) == 1) & (batch.labels == UNKNOWN)
         return losses.ll(logits, batch.labels, epoch=batch.epoch, variant="cp", flipped=now)
+
+    return step
+
+
+@method(
+    "curriculum",
+    "known labels first; unknown ones that the model is sure of become labels",
+    search={"positive": (1.0, 2.0, 4.0), "negative": (2.0, 4.0)},
+)
+def _curriculum(
+    training: Training, *, every: int = 2, positive: float = 2.0, negative: float = 2.0
+) -> Step:
+    if not isinstance(every, int) or every < 1:
+        raise ConfigError(f"labels are decided every 1, 2, … epochs, not every {every}")
+    if positive < -negative:
+        raise ConfigError(
+            f"a logit cannot be above {positive:g} for a positive and below {-negative:g} for a "
+            "negative without being both: raise positive or negative"
+        )
+    decided = training.pseudo_labels(start=0.5, dtype="uint8")  # ½: still unknown
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        # A mixed image has such a label only where its parts leave no doubt.
+        believed = batch.recall(decided)
+        sure = torch.full_like(batch.labels, UNKNOWN)
+        sure[believed > SURE], sure[believed < 1 - SURE] = POSITIVE, NEGATIVE
+        labels = torch.where(batch.labels == UNKNOWN, sure, batch.labels)
+        if batch.epoch % every == 0:  # for the epochs to come; each image is seen once in this one
+            hard = torch.full(logits.shape, 0.5, device=logits.device)
+            hard[logits > positive], hard[logits < -negative] = 1.0, 0.0
+            batch.remember(decided, hard)
+        return losses.ign(logits, labels)
 
     return step
 

@@ -167,7 +167,7 @@ def normalisation(backbone: str) -> str:
     """How a backbone's pretrained weights want their pixels; ImageNet's statistics in general."""
     if backbone in PACKAGED:
         return PACKAGED_NORMALISATION
-    if _own(backbone):
+    if is_own(backbone):
         return "imagenet"
     described = _described(backbone)
     if described is None:
@@ -189,8 +189,8 @@ def _described(backbone: str) -> Any:
         raise ConfigError(f"no backbone '{backbone}' in timm: {error}") from None
 
 
-def _own(backbone: str) -> bool:
-    """Not timm's."""
+def is_own(backbone: str) -> bool:
+    """Not timm's, and so without pretrained weights."""
     return backbone.partition(":")[0] in ("linear", "mlp", "small")
 
 
@@ -200,14 +200,14 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
     weights: a file; `none`; `pretrained`: those that are installed with `partly[weights]`, or those
     of timm's hub, or an error; `auto`: the same, but where there are none it goes on without.
     """
-    if weights == "none" or (weights == "auto" and _own(backbone)):
+    if weights == "none" or (weights == "auto" and is_own(backbone)):
         return RANDOM
     if weights not in ("auto", "pretrained"):
         missing = load_weights(model, weights)
         left = f", but {first_few(missing)} at random" if missing else ""
         return f"the weights in {weights}{left}"
     problem = f"{backbone} is none of timm's"
-    if not _own(backbone):
+    if not is_own(backbone):
         try:
             return _packaged_weights(model, backbone) or _hub_weights(model, backbone, size)
         except _NoWeights as error:

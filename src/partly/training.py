@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from partly import (
+    category,
     checkpoint,
     draws,
     features,
@@ -45,6 +46,7 @@ Given = ParamSpec("Given")
 Result = TypeVar("Result")
 LINEAR_EPOCHS = 6  # of a linear start
 TEACHER = "mlp:768"  # the network that teaches a linear layer on features
+UNTUNED = "untuned.safetensors"  # in a run's folder: the head before its rows were tuned
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
 
@@ -87,6 +89,7 @@ def train(
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
+    raise_if(finish_problems(table, validation, config), ConfigError)
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
     picks, config = config.picks(table), config.complete(table)
@@ -139,7 +142,7 @@ def train(
             progress.epoch(metric, config.epochs)
         if state.best_epoch:
             progress.say(f"epoch {state.best_epoch} is kept")
-    return finish(state, record, judge, folder)
+    return finish(state, record, judge, folder, _silent if quiet else tell)
 
 
 # --- one step ------------------------------------------------------------------------------------
@@ -383,7 +386,8 @@ def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
         tell(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
     seen = look_through(copy.deepcopy(state.model.backbone), config, table, quiet=quiet)
     plan = replace(config, head_only=True, linear_start=False, mix="none", hold_out=0.0)
-    plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, epochs=LINEAR_EPOCHS)
+    plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, head_factor=None)
+    plan = replace(plan, epochs=LINEAR_EPOCHS, finish="none")
     plan = replace(plan, weight_decay=None, schedule=None, ema=None, batch_norm=None)
     linear = train(seen, plan, quiet=True).model
     assert isinstance(linear, models.Classifier)
@@ -393,7 +397,7 @@ def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
 def train_teacher(table: LabelTable, config: Config, *, fresh: bool) -> nn.Module:
     """A network of one hidden layer that has learnt from the same labels, to teach a linear one."""
     options = {**config.options, "teacher": "self"}
-    plan = replace(config, backbone=TEACHER, head_only=False, options=options)
+    plan = replace(config, backbone=TEACHER, head_only=False, options=options, finish="none")
     plan = replace(plan, learning_rate=2e-3, head_factor=1.0, ema=0.0, hold_out=0.0)
     plan = replace(plan, schedule="cosine", weight_decay=0.0, warmup=0.0, start="prior")
     # Where a checkpoint follows it holds the weights.
@@ -494,8 +498,9 @@ def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator
         )
         if state.origin.startswith(models.RANDOM) and config.backbone == "resnet50":
             yield (
-                "from random weights it needs far more images and epochs: name --weights, or a "
-                "smaller --backbone (small), or tf_efficientnet_lite0 with partly[weights]"
+                "from random weights it needs far more images, epochs and --lr 1e-3: name "
+                "--weights, a smaller --backbone (small), or tf_efficientnet_lite0 with "
+                "partly[weights]"
             )
         explanation = getattr(state.inputs, "explanation", None)
         if explanation:
@@ -513,7 +518,7 @@ def make_optimisers(
     decay = config.weight_decay or 0.0
     groups = [
         {"params": chosen, "base_lr": rate * factor, "weight_decay": decay if is_weight else 0.0}
-        for part, factor in ((model.backbone, 1.0), (model.head, config.head_factor))
+        for part, factor in ((model.backbone, 1.0), (model.head, config.head_factor or 1.0))
         for is_weight in (True, False)  # a bias or a scale has nothing to gain from being small
         if (chosen := [p for p in part.parameters() if (p.ndim > 1) == is_weight])
     ]
@@ -533,13 +538,18 @@ def hold_out(
     table: LabelTable, truth: LabelTable | None, config: Config
 ) -> tuple[LabelTable, LabelTable | None, LabelTable | None]:
     """(train, validation, truth of train). Too few images to judge by stay in the training set."""
-    rows = np.arange(len(table))
-    draw = draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, np.zeros(1, dtype=np.int64))
-    aside = draw < config.hold_out
-    kept_truth = None if truth is None else truth.take(rows[~aside])
-    if aside.sum() < SMALLEST_HOLD_OUT:
+    rows, aside = np.arange(len(table)), drawn_aside(len(table), config)
+    if not aside.any():
         return table, None, truth
+    kept_truth = None if truth is None else truth.take(rows[~aside])
     return table.take(rows[~aside]), table.take(rows[aside]), kept_truth
+
+
+def drawn_aside(images: int, config: Config) -> np.ndarray:
+    """Which images [N] are held out; none where they would be too few to judge by."""
+    rows, column = np.arange(images), np.zeros(1, dtype=np.int64)
+    aside = draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, column) < config.hold_out
+    return aside if aside.sum() >= SMALLEST_HOLD_OUT else np.zeros_like(aside)
 
 
 @dataclass
@@ -611,12 +621,37 @@ def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, ep
     checkpoint.append_line(folder / runs.AUDIT, record)
 
 
+def finish_problems(
+    table: LabelTable, validation: LabelTable | None, config: Config
+) -> Iterator[str]:
+    """Why these data or this method cannot be finished as the user wants it."""
+    if config.finish == "none":
+        return
+    if validation is None and not drawn_aside(len(table), config).any():
+        yield (
+            f"finish {config.finish} keeps what ranks other images better, and there are none: "
+            f"mark a validation part, or hold out {SMALLEST_HOLD_OUT} images or more (hold_out is "
+            f"{config.hold_out:g} of {len(table):,})"
+        )
+    if methods.get(config.method).link is not None:
+        yield (
+            f"finish {config.finish} fits by cross-entropy, and {config.method} reads "
+            "probabilities from its logits in another way: choose another method or finish none"
+        )
+
+
 def finish(
-    state: State, record: dict[str, Any], judge: Judge | None, folder: Path | None
+    state: State,
+    record: dict[str, Any],
+    judge: Judge | None,
+    folder: Path | None,
+    say: Callable[[str], None] = _silent,
 ) -> runs.Predictor:
     """Put the chosen weights in place, fit thresholds, write what is left to write."""
     if state.best_weights is not None:
         state.judged.load_state_dict(state.best_weights)
+    if state.config.finish == "cft" and judge is not None:
+        tune_rows(state, judge, folder, say)
     result = predictor(state, record)
     if judge is not None:
         probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
@@ -628,6 +663,42 @@ def finish(
             chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
             checkpoint.write_json(folder / runs.THRESHOLDS, chosen)
     return result
+
+
+def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[str], None]) -> None:
+    """Category-wise fine-tuning of the chosen weights, on what their backbone sees."""
+    table, head = state.training.table, state.judged.head
+    if folder is not None:  # a run that stopped in here begins with the same rows again
+        before = runs.read_weights(folder, UNTUNED)
+        if before is None:
+            runs.write_weights(folder, head.state_dict(), UNTUNED)
+        else:
+            head.load_state_dict(before)
+    labels = table.dense()
+    if not (category.has_both(labels) & category.has_both(judge.labels)).any():
+        say("cft left the model as it is: no label has known positives and negatives to judge by")
+        return
+    look, workers = state.config.look, state.config.workers
+    others = open_inputs(judge.table, state.device, look, workers=workers)
+    tuned = category.fine_tune(
+        see(state, state.inputs, len(table)),
+        labels,
+        head.weight.detach(),
+        head.bias.detach(),
+        see(state, others, len(judge.table)),
+        judge.labels,
+    )
+    head.load_state_dict({"weight": tuned.weight, "bias": tuned.bias})
+    count = f"{tuned.changed.sum():,} of {len(table.names):,} labels"
+    say(f"cft improved the ranking of {count} on the images held out")
+
+
+@torch.inference_mode()
+def see(state: State, inputs: Inputs, images: int) -> Tensor:
+    """What the chosen backbone sees in each image [N, F], without augmentation."""
+    chunks = split_into_chunks(np.arange(images), max(state.config.batch_size or 0, 256))
+    backbone = state.judged.eval().backbone
+    return torch.cat([backbone(batch).float() for _, batch in inputs.batches(chunks)])
 
 
 def predictor(state: State, record: dict[str, Any]) -> runs.Predictor:
