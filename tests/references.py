@@ -125,6 +125,18 @@ def partial_bce(logits: Table, labels: Table, slope: float = -4.45, offset: floa
     return mean(labels, times(weight, positive), times(weight, negative), nothing)
 
 
+def observed(
+    logits: Table, labels: Table, c_positive: float = 0.5, c_negative: float = 0.0
+) -> float:
+    positive, negative = as_positive(logits), as_negative(logits)
+
+    def unknown(image: int, label: int) -> float:
+        left = (1 - c_positive) * math.exp(-positive(image, label))
+        return -math.log(left + (1 - c_negative) * math.exp(-negative(image, label)))
+
+    return mean(labels, positive, negative, unknown)
+
+
 def consistent(
     logits: Table,
     labels: Table,

@@ -173,6 +173,8 @@ CASES = {
     "an_ls, half": Case("an_ls", {"convention": "half"}),
     "partial_bce": Case("partial_bce", unknown="silent"),
     "partial_bce, slope": Case("partial_bce", {"slope": 2.0, "offset": 0.5}, unknown="silent"),
+    "observed": Case("observed", {"c_positive": 0.3}),
+    "observed, both": Case("observed", {"c_positive": 0.6, "c_negative": 0.2}),
     "consistent": Case("consistent", extras=("pseudo",)),
     "consistent, picked": Case(
         "consistent",
@@ -401,6 +403,7 @@ ALLOWED = {
     "schedule": ("cosine", "constant"),
 }
 NUMBERS = {"epoch": 2, "epochs": 8, "count": 1, "expected_positives": 1.5, "step": 1, "steps": 9}
+NUMBERS["c_positive"] = 0.5
 
 
 def functions() -> dict[str, Callable[..., Any]]:
@@ -507,6 +510,9 @@ IDENTITIES = {
     ),
     "partial_bce knowing all is bce": Same(call("partial_bce"), call("bce"), "known"),
     "partial_bce, slope 0 is ign": Same(call("partial_bce", slope=0.0, offset=1.0), call("ign")),
+    "observed, all positives annotated is an": Same(call("observed", c_positive=1.0), call("an")),
+    "observed, nothing annotated is ign": Same(call("observed", c_positive=0.0), call("ign")),
+    "observed knowing all is bce": Same(call("observed", c_positive=0.4), call("bce"), "known"),
     "consistent, pseudo 0 is an": Same(targeting(0.0, call("consistent", "pseudo")), call("an")),
     "consistent, pseudo 0, 1/(L-1) is wan": Same(
         targeting(0.0, call("consistent", "pseudo", weight=1 / 8)), call("wan")
@@ -874,7 +880,7 @@ def test_shapes_must_agree(name):
     logits, labels = torch.zeros(4, 3), torch.ones(4, 1, dtype=torch.int8)
     extra = {"paper_loss": (torch.zeros(4, 3),), "consistent": (torch.zeros(4, 3),)}
     extra["role"] = extra["paper_loss"]
-    needs = {"epoch": 1, "epochs": 3, "expected_positives": 1.0}
+    needs = {"epoch": 1, "epochs": 3, "expected_positives": 1.0, "c_positive": 0.5}
     loss = getattr(losses, name)
     known = inspect.signature(loss).parameters
     chosen = {word: value for word, value in needs.items() if word in known}

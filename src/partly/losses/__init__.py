@@ -1,12 +1,22 @@
 """Losses: pure functions on (logits, labels), one card each in docs/losses.md.
 
 paper       the paper's loss, equation by equation
-entropy     bce, ign, an, wan, label smoothing, partial_bce, consistent
+entropy     bce, ign, an, wan, label smoothing, partial_bce, observed, consistent
 focusing    focal, asl, csl, hill, splc, spa
 unlabelled  epr, role, em, ll
 """
 
-from partly.losses.entropy import an, an_ls, bce, bce_ls, consistent, ign, partial_bce, wan
+from partly.losses.entropy import (
+    an,
+    an_ls,
+    bce,
+    bce_ls,
+    consistent,
+    ign,
+    observed,
+    partial_bce,
+    wan,
+)
 from partly.losses.focusing import asl, csl, focal, hill, spa, spa_probability, splc
 from partly.losses.paper import balance, paper_loss, penalty
 from partly.losses.unlabelled import em, epr, large_losses, ll, role
@@ -27,6 +37,7 @@ __all__ = [
     "ign",
     "large_losses",
     "ll",
+    "observed",
     "paper_loss",
     "partial_bce",
     "penalty",

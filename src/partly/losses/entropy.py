@@ -93,6 +93,35 @@ def partial_bce(
     return by_label(labels, weight * minus_log(x), weight * minus_log(-x), 0.0, reduction)
 
 
+def observed(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    c_positive: Tensor | float,
+    c_negative: Tensor | float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """The likelihood of what was observed: that an entry is unknown is an observation, too.
+
+    c₊ and c₋ are the chance that a positive, a negative is annotated: one for all or one a label
+    [L]. An unknown entry has -log[(1-c₊) p + (1-c₋) (1-p)]: nothing to learn from where c₊ = c₋
+    (then it is `ign`), a mild "no" where only positives are annotated, `an` where all of them are.
+    Its gradient is that of cross-entropy against the posterior P(y = 1 | unknown), which is what
+    `partly` computes (`partly.propensity.estimate` finds c₊ and c₋).
+    """
+    x = working(logits)
+
+    def log_left(chance: Tensor | float) -> Tensor:
+        """log(1 - c), finite where everything is annotated."""
+        left = 1 - torch.as_tensor(chance, dtype=x.dtype, device=x.device)
+        return torch.log(left.clamp(min=torch.finfo(x.dtype).tiny))
+
+    unknown = -torch.logaddexp(
+        log_left(c_positive) - minus_log(x), log_left(c_negative) - minus_log(-x)
+    )
+    return by_label(labels, minus_log(x), minus_log(-x), unknown, reduction)
+
+
 def consistent(
     logits: Tensor,
     labels: Tensor,
