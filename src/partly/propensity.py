@@ -48,32 +48,43 @@ def estimate(table: LabelTable, expected_positives: float | None = None) -> Prop
     positives = int(counts.positive.sum())
     if expected_positives is not None:
         _check(expected_positives, positives, images, labels)
-        source = f"{expected_positives:g} positives an image were given"
-    single = False
     if counts.negative.any():
         ratio = 1.0 if expected_positives is None else solve_ratio(counts, expected_positives)
         c_positive, c_negative = from_ratio(counts, images, ratio)
         one_sided = (counts.negative == 0) & (counts.positive > 0)
         c_positive[one_sided], c_negative[one_sided] = ASSUMED_SHARE, 0.0
-        if expected_positives is None:
-            source = "labels are taken to be missing at random, positives and negatives alike"
-        elif abs(ratio - 1) > 0.1:
-            source += f": a positive is {ratio:.2g} times as likely to be known as a negative"
     else:
-        known = ASSUMED_SHARE
-        if expected_positives is not None:
-            known = min(positives / (images * expected_positives), 1.0)
-        else:
-            source = (
-                f"only positives are known, so it is assumed that {100 * ASSUMED_SHARE:.0f} % of "
-                "them are (say better with --expected-positives, their number an image)"
-            )
-        c_positive, c_negative = np.full(labels, known), np.zeros(labels)
-        single = is_single(table)
-        if single:
-            source += "; one positive of each image is known"
+        ratio = np.inf
+        known = positives / (images * expected_positives) if expected_positives else ASSUMED_SHARE
+        c_positive, c_negative = np.full(labels, min(known, 1.0)), np.zeros(labels)
+    single = not counts.negative.any() and is_single(table)
+    source = _describe(table, expected_positives, ratio, single)
     priors = _priors(counts, images, c_positive, c_negative)
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
+
+
+def _describe(table: LabelTable, expected: float | None, ratio: float, single: bool) -> str:
+    """What these labels resemble, and what is assumed of those that are not known."""
+    share = table.known / (len(table) * len(table.names))
+    given = "" if expected is None else f"; {expected:g} positives an image were given"
+    if share == 1:
+        return "every label is known"
+    if np.isfinite(ratio):
+        like = f"positives and negatives are known, {100 * share:.2g} % of all labels (as in PAL)"
+        if expected is None:
+            return f"{like}; they are taken to be missing at random, positives and negatives alike"
+        if abs(ratio - 1) > 0.1:
+            given += f": a positive is {ratio:.2g} times as likely to be known as a negative"
+        return like + given
+    like = (
+        "one positive of each image is known (as in SPL)" if single else "only positives are known"
+    )
+    if expected is not None:
+        return like + given
+    return (
+        f"{like}; it is assumed that {100 * ASSUMED_SHARE:.0f} % of the positives are (say better "
+        "with --expected-positives, their number an image)"
+    )
 
 
 def _check(expected_positives: float, positives: int, images: int, labels: int) -> None:
