@@ -91,9 +91,7 @@ def run(source: Source, config: Config, trial: Trial) -> Choices:
     if training.get("weight_decay") == "partly":
         picks = {pick.name: pick.value for pick in methods.get("partly").picks(rest, "linear")}
         training["weight_decay"] = picks["weight_decay"]
-    own = Trial(
-        trial.row, trial.method, trial.setting, trial.seed, trial.options, (*training.items(),)
-    )
+    own = replace(trial, training=(*training.items(),))
     record, probabilities = train_trial(rest, aside, config, own)
     if probabilities is None:
         return record
@@ -104,9 +102,7 @@ def run(source: Source, config: Config, trial: Trial) -> Choices:
     }
 
 
-def trials_of(
-    variants: dict[str, tuple[str, Choices]], settings: list[str], seeds: int
-) -> list[Trial]:
+def trials_of(variants: Variants, settings: list[str], seeds: int) -> list[Trial]:
     """Every variant in every setting, and full-label cross-entropy once a seed."""
     trials = [Trial("bce on full labels", "bce", "fal", seed) for seed in range(seeds)]
     for row, (name, choices) in variants.items():

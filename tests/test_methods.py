@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from partly import draws, losses, methods
+from partly import draws, losses, methods, mixing
 from partly.config import Config
 from partly.errors import ConfigError
 from partly.hiding import hide
@@ -25,12 +25,15 @@ from partly.pseudo import chance_of_single, posterior
 DESIGNED = [
     "bce", "bce_ls", "ign", "an", "an_ls", "wan", "epr", "focal", "asl", "em", "hill", "splc",
     "ll-r", "ll-ct", "ll-cp", "partial_bce", "csl", "spa", "role", "paper", "partly",
+    "curriculum",
 ]
 # fmt: on
 EPOCHS = 6
 EVERY_METHOD = pytest.mark.parametrize("name", methods.available())
 # Where the name of a method is not that of the function that publishes its defaults.
 LOSSES = {"ll-r": "ll", "ll-ct": "ll", "ll-cp": "ll", "paper": "paper_loss", "partly": "consistent"}
+LOSSES |= {"curriculum": "ign"}
+OF_THEIR_OWN = ("ll-cp", "curriculum", "role", "paper", "partly")  # more than the loss they use
 
 
 def easy_data(images: int = 120, labels: int = 5) -> tuple[Tensor, np.ndarray]:
@@ -245,9 +248,7 @@ def test_defaults_are_those_the_loss_publishes(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in DESIGNED if name not in ("ll-cp", "role", "paper", "partly")]
-)
+@pytest.mark.parametrize("name", [name for name in DESIGNED if name not in OF_THEIR_OWN])
 def test_a_loss_under_its_name_is_that_loss(name: str) -> None:
     training = training_on(hide(easy_data()[1], "pal:0.4"))
     batch = batch_of(training, epoch=3)
@@ -560,6 +561,96 @@ def test_ll_cp_counts_what_is_flipped_as_positive() -> None:
     found = step(logits, batch_of(training, epoch=2))
     assert found == losses.bce(logits, torch.tensor([[1, 1, 0, 0]]))
     assert training.stores["flipped"].get(torch.tensor([0])).tolist() == [[0, 1, 0, 0]]
+
+
+# A curriculum of labels
+
+
+def curriculum_of(labels: Any, **options: Any) -> tuple[Training, Step]:
+    training = training_on(np.array(labels))
+    return training, methods.get("curriculum").start(training, options)
+
+
+def test_a_curriculum_begins_with_known_labels_only() -> None:
+    training, step = curriculum_of(hide(easy_data()[1], "pal:0.4"))
+    for epoch in (1, 2):  # the second decides for the third
+        batch = batch_of(training, epoch=epoch)
+        logits = torch.full(batch.labels.shape, 5.0 * epoch)
+        assert step(logits, batch) == losses.ign(logits, batch.labels)
+
+
+def test_what_the_model_is_sure_of_is_a_label_from_the_next_epoch_on() -> None:
+    training, step = curriculum_of([[1, 0, -1, -1, -1, -1]], positive=1.0, negative=3.0)
+    logits = torch.tensor([[-9.0, 9.0, 1.1, 0.9, -2.9, -3.1]])
+    step(logits, batch_of(training, epoch=2))
+    now = torch.tensor([[1, 0, 1, -1, -1, 0]])
+    for epoch in (3, 4):  # whatever it says meanwhile; known labels stay what they are
+        found = step(-logits, batch_of(training, epoch=epoch))
+        assert found == losses.ign(-logits, now)
+    assert step(logits, batch_of(training, epoch=5)) == losses.ign(
+        logits, torch.tensor([[1, 0, -1, -1, 1, 1]])
+    )
+
+
+def test_a_label_becomes_unknown_again_where_the_model_doubts() -> None:
+    training, step = curriculum_of([[1, -1]], every=1)
+    for logit, expected in ((4.0, -1), (0.0, 1), (-4.0, -1), (1.0, 0), (0.0, -1)):
+        logits = torch.tensor([[0.3, logit]])
+        found = step(logits, batch_of(training))
+        assert found == losses.ign(logits, torch.tensor([[1, expected]]))
+
+
+def test_curriculum_labels_are_kept_in_a_byte_and_audited() -> None:
+    training, step = curriculum_of(hide(easy_data()[1], "pal:0.4"))
+    step(torch.linspace(-4, 4, 600).view(120, 5), batch_of(training, epoch=2))
+    store = training.stores["pseudo_labels"]
+    assert store.values.dtype == torch.uint8
+    assert store.get(torch.tensor([0, 60, 119]))[:, 0].tolist() == pytest.approx(
+        [0, 0.5, 1], abs=0.01
+    )
+
+
+@pytest.mark.parametrize("kind", ["logicmix", "mixup-pme"])
+def test_a_mixed_image_has_curriculum_labels_where_its_parts_agree(kind: str) -> None:
+    """Two doubtful parts, or three, are no label, however likely it is that one of them has it."""
+    training, step = curriculum_of([[-1, -1, -1]] * 63 + [[1, 0, -1]])
+    said = torch.tensor([[5.0, -5.0, 0.0]]).expand(64, 3)
+    step(said, batch_of(training, epoch=2))
+    rows, own = torch.arange(64), torch.from_numpy(training.table.dense())
+    mixture, targets = mixing.mix(kind, own, seed=3, epoch=3, rows=rows)
+    assert not mixture.untouched.all()
+    logits = torch.linspace(-1, 1, 192).view(64, 3)
+    everywhere = torch.tensor([[1, 0, -1]], dtype=torch.int8).expand(64, 3)
+    for _, mixed in targets:
+        expected = torch.where(mixed == -1, everywhere, mixed)
+        found = step(logits, Batch(rows, mixed, 3, mixture, own))
+        assert found == losses.ign(logits, expected)
+
+
+def test_a_curriculum_learns_nothing_about_single_images_from_mixed_ones() -> None:
+    training, step = curriculum_of(hide(easy_data()[1], "pal:0.4"))
+    batch = batch_of(training, epoch=2)
+    mixture, targets = mixing.mix("logicmix", batch.labels, seed=0, epoch=2, rows=batch.rows)
+    logits = torch.full(batch.labels.shape, 9.0)
+    step(logits, Batch(batch.rows, targets[0][1], 2, mixture, batch.labels))
+    decided = training.stores["pseudo_labels"].get(batch.rows) == 1
+    assert decided.equal(mixture.untouched.expand_as(decided))
+    assert 0 < decided.float().mean() < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"every": 0}, "every 1, 2, … epochs, not every 0"),
+        ({"every": 1.5}, "not every 1.5"),
+        ({"positive": -3.0}, "without being both"),
+        ({"positive": "high"}, "cannot work with positive=high"),
+    ],
+)
+def test_an_impossible_curriculum_is_refused(options: dict, complaint: str) -> None:
+    training = training_on(np.array([[1, -1, 0], [-1, 1, 0]]))
+    with pytest.raises(ConfigError, match=complaint):
+        methods.get("curriculum").rehearse(training, options)
 
 
 # ROLE's estimates

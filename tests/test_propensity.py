@@ -117,3 +117,32 @@ def test_priors_are_sane_whatever_is_known(values: list, expected: float | None)
     for chance in (found.positive, found.negative):
         assert ((chance >= 0) & (chance <= 1)).all()
     assert found.expected_positives == pytest.approx(found.priors.sum())
+
+
+def test_labels_that_are_missing_not_at_random() -> None:
+    """Each label is annotated at its own rate, positives three times as often as negatives."""
+    generator = np.random.default_rng(0)
+    full = (generator.random((40_000, 6)) < [0.3, 0.2, 0.1, 0.3, 0.2, 0.1]).astype(np.int8)
+    chance = np.array([0.05, 0.05, 0.05, 0.3, 0.3, 0.3])
+    known = generator.random(full.shape) < np.where(full == 1, 3 * chance, chance)
+    table = LabelTable.from_dense(np.where(known, full, np.int8(-1)))
+    found = estimate(table, expected_positives=float(full.sum(axis=1).mean()))
+    assert found.positive == pytest.approx(3 * chance, rel=0.1)
+    assert found.negative == pytest.approx(chance, rel=0.1)
+    assert found.priors == pytest.approx(full.mean(axis=0), abs=0.02)
+    assert "3 times as likely" in found.source
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("fal", "every label is known"),
+        ("pal:0.3", "as in PAL"),
+        ("ppl:0.6", "only positives are known"),
+        ("spl", "as in SPL"),
+    ],
+)
+def test_it_is_said_what_the_labels_resemble(
+    full_labels: np.ndarray, setting: str, said: str
+) -> None:
+    assert said in estimate(hide(LabelTable.from_dense(full_labels), setting)).source

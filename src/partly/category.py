@@ -19,8 +19,9 @@ from partly.data import split_into_chunks
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
 from partly.metrics import average_precision
 
-RATES = (1e-4, 1e-3, 1e-2)  # of Adam: from a touch to a new start
+RATES = (1e-4, 1e-3, 1e-2)  # of Adam, from a touch to a long way
 STEPS, EVERY = 50, 10  # steps at each rate; after every so many the rows are judged
+SMALLEST = 1e-12  # deviation of a feature that is no constant
 BLOCK = 65536  # images whose scores are held at once
 
 
@@ -94,13 +95,19 @@ def descend(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Steps of Adam over all images; yields (weight, bias) after every so many.
 
-    Adam takes each number for itself, so no row feels the others.
+    Adam takes each number for itself, so no row feels the others. A step is one of the weights that
+    standardised features would have: a rate means the same whatever a backbone's scale is.
     """
-    weight, bias = weight.clone(), bias.clone()
-    optimiser = torch.optim.Adam([weight, bias], lr=rate)
+    deviation, mean = torch.std_mean(features, dim=0, correction=0)
+    deviation = torch.where(deviation > SMALLEST, deviation, 1.0)
+    scaled, offset = weight * deviation, bias + weight @ mean
+    optimiser = torch.optim.Adam([scaled, offset], lr=rate)
     for step in range(1, steps + 1):
-        weight.grad, bias.grad = gradient(features, labels, weight, bias)
+        of_weight, of_bias = gradient(features, labels, weight, bias)
+        scaled.grad, offset.grad = (of_weight - of_bias[:, None] * mean) / deviation, of_bias
         optimiser.step()
+        weight = scaled / deviation
+        bias = offset - weight @ mean
         if step % every == 0:
             yield weight, bias
 

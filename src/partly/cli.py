@@ -510,7 +510,6 @@ def compare(
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
-    finish: Finish = None,
     workers: Workers = None,
     device: Device = None,
 ) -> None:

@@ -6,6 +6,7 @@ audit.jsonl        one line an epoch: how good the pseudo-labels are, per label 
 checkpoint.pt      everything needed to go on after a crash
 model.safetensors  the weights of the chosen epoch
 eye.safetensors    the frozen backbone in front of it, where only the head was trained
+untuned.safetensors  the head before `--finish cft`
 thresholds.json    one decision threshold a label
 skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part

@@ -681,20 +681,20 @@ def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[st
     look, workers = state.config.look, state.config.workers
     others = open_inputs(judge.table, state.device, look, workers=workers)
     tuned = category.fine_tune(
-        see(state, state.inputs, len(table)),
+        features_seen(state, state.inputs, len(table)),
         labels,
         head.weight.detach(),
         head.bias.detach(),
-        see(state, others, len(judge.table)),
+        features_seen(state, others, len(judge.table)),
         judge.labels,
     )
     head.load_state_dict({"weight": tuned.weight, "bias": tuned.bias})
     count = f"{tuned.changed.sum():,} of {len(table.names):,} labels"
-    say(f"cft improved the ranking of {count} on the images held out")
+    say(f"cft improved the ranking of {count} on the images it is judged by")
 
 
 @torch.inference_mode()
-def see(state: State, inputs: Inputs, images: int) -> Tensor:
+def features_seen(state: State, inputs: Inputs, images: int) -> Tensor:
     """What the chosen backbone sees in each image [N, F], without augmentation."""
     chunks = split_into_chunks(np.arange(images), max(state.config.batch_size or 0, 256))
     backbone = state.judged.eval().backbone
