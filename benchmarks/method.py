@@ -89,7 +89,9 @@ def run(source: Source, config: Config, trial: Trial) -> Choices:
     rest, aside = set_aside(part_of(read_study(source, config), "train"), SHARE)
     training = dict(trial.training)
     if training.get("weight_decay") == "partly":
-        picks = {pick.name: pick.value for pick in methods.get("partly").picks(rest, "linear")}
+        picks = {
+            pick.name: pick.value for pick in methods.get("partly").picks(rest, "linear", config)
+        }
         training["weight_decay"] = picks["weight_decay"]
     own = replace(trial, training=(*training.items(),))
     record, probabilities = train_trial(rest, aside, config, own)

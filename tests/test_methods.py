@@ -380,6 +380,7 @@ def test_the_unknown_part_may_start_at_nothing(
     [
         ("partly", {"targets": "magic"}),
         ("partly", {"teacher": "nobody"}),
+        ("partly", {"focus": "much"}),
         ("partly", {"teacher": "average"}),  # of weights that are not averaged
         ("paper", {"store": "float8"}),
         ("partly", {"weight": "a:b"}),
@@ -471,6 +472,15 @@ def test_a_network_teaches_known_and_unknown_entries() -> None:
     assert found == pytest.approx((weights * terms).mean().item())
     with pytest.raises(ConfigError, match="teaches a linear layer"):
         methods.get("partly").start(replace(training, kind="mlp"), {"teacher": "network"})
+
+
+@pytest.mark.parametrize("option", [{"weight": 0.5}, {"q": 0.5}, {"share": "all"}])
+def test_a_network_that_is_tilted_does_not_teach(option: dict[str, Any]) -> None:
+    training = training_on(np.tile(hide(easy_data()[1], "ppl:0.5"), (50, 1)))
+    methods.get("partly").start(training, option)
+    assert training.teacher == "self"
+    with pytest.raises(ConfigError, match="weight=1, q=1 and share=off"):
+        methods.get("partly").start(training, option | {"teacher": "network"})
 
 
 def test_partly_takes_a_network_where_it_pays() -> None:

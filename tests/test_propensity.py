@@ -146,3 +146,18 @@ def test_it_is_said_what_the_labels_resemble(
     full_labels: np.ndarray, setting: str, said: str
 ) -> None:
     assert said in estimate(hide(LabelTable.from_dense(full_labels), setting)).source
+
+
+def test_labels_of_which_only_positives_are_known_among_others() -> None:
+    generator = np.random.default_rng(0)
+    full = (generator.random((20_000, 20)) < 0.1).astype(np.int8)
+    known = generator.random(full.shape) < np.where(full == 1, 0.5, 0.3)
+    known[:, :16] = generator.random((20_000, 16)) < 0.3
+    known[:, 16:] &= full[:, 16:] == 1
+    table = LabelTable.from_dense(np.where(known, full, np.int8(-1)))
+    for expected in (None, float(full.sum(axis=1).mean())):
+        found = estimate(table, expected)
+        assert found.positive == pytest.approx([0.3] * 16 + [0.5] * 4, rel=0.1)
+        assert found.negative == pytest.approx([0.3] * 16 + [0.0] * 4, rel=0.1)
+        assert found.priors == pytest.approx(full.mean(axis=0), abs=0.02)
+        assert "of 4 labels only positives" in found.source

@@ -485,6 +485,47 @@ def test_a_method_picks_only_what_is_left_open(pictures):
     assert Config(ema=0.5).complete(pictures).ema == 0.5
 
 
+def test_picks_heed_what_the_user_chose(pictures):
+    plain = Config(ema=0.0).complete(pictures)  # no average: then steps must become smaller
+    assert (plain.ema, plain.schedule) == (0.0, "cosine")
+    assert Config(optimiser="adamw").complete(feature_table()).weight_decay == 0  # it is no prior
+    for scratch in (Config(weights="none"), Config(backbone="small")):
+        assert scratch.complete(pictures).batch_norm == "train"  # there is nothing to keep
+
+
+def test_a_network_without_buffers_is_averaged():
+    average, model = nn.Linear(2, 2), nn.Linear(2, 2)
+    training.move_average(average, model, 0.5, 100)
+    assert not [*model.buffers()]
+    before = average.weight.clone()
+    training.move_average(average, model, 0.5, 100)
+    torch.testing.assert_close(average.weight, (before + model.weight) / 2)
+
+
+def test_a_network_teaches_and_resumes_to_the_same_end(tmp_path):
+    """As a run that is killed right after its teacher: only the checkpoint of step 0 is there."""
+    table = hide(feature_table(300), "pal:0.4")
+    config = replace(QUICK, options={"teacher": "network"}, hold_out=0.0)
+    whole = train(table, config, tmp_path / "whole", quiet=True)
+    assert whole.model.backbone.mean.shape == (8,)  # what is kept is linear
+    state = training.start(table, config.complete(table))
+    with (
+        mock.patch.object(training, "start", return_value=state),
+        mock.patch.object(training, "take_step", side_effect=RuntimeError("killed")),
+        pytest.raises(RuntimeError, match="killed"),
+    ):
+        train(table, config, tmp_path / "killed", quiet=True)
+    with mock.patch.object(training, "train", side_effect=AssertionError("taught again")):
+        resumed = train(table, config, tmp_path / "killed", resume=True, quiet=True)
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(resumed.model.state_dict()[name], tensor)
+
+
+def test_a_linear_start_before_an_averaged_teacher(pictures):
+    config = replace(PICTURES, epochs=1, linear_start=True, options={"teacher": "average"})
+    assert train(pictures, config, quiet=True).names == pictures.names
+
+
 def test_a_prior_weighs_less_the_more_is_known():
     def decay(images):
         return Config().complete(feature_table(images)).weight_decay

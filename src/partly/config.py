@@ -152,7 +152,7 @@ class Config:
 
     def picks(self, table: LabelTable) -> list[methods.Pick]:
         """What the method chooses for these data where the user did not."""
-        picks = methods.get(self.method).picks(table, self.kind(table))
+        picks = methods.get(self.method).picks(table, self.kind(table), self)
         return [pick for pick in picks if getattr(self, pick.name) is None]
 
     def kind(self, table: LabelTable) -> str:
@@ -160,12 +160,17 @@ class Config:
         usual = "linear" if table.features is not None or self.head_only else "resnet50"
         return (self.trained or usual).partition(":")[0]
 
+    def fine_tuned(self, backbone: str) -> bool:
+        """Whether training goes on from pretrained weights, if there are any."""
+        own = self.head_only or models.is_own(backbone)
+        return not own and self.weights != "none"
+
     def complete(self, table: LabelTable) -> "Config":
         """The same with every None filled in: by the method's picks, the kind of data, or usage."""
         on_features = table.features is not None or self.head_only
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
         linear = self.head_only or backbone == "linear"
-        tuned = not linear and not models.is_own(backbone) and self.weights != "none"
+        tuned = self.fine_tuned(backbone)
         picked = {pick.name: pick.value for pick in self.picks(table)}
         usual = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
         return replace(

@@ -135,14 +135,7 @@ def ablate(
     variants: dict[str, Mapping[str, Any]] = {whole.name: {}}
     variants |= {f"remove {part}": changed for part, changed in whole.parts.items()}
     trials = [
-        Trial(
-            row,
-            whole.name,
-            setting,
-            seed,
-            options=tuple(item for item in changed.items() if item[0] in whole.options),
-            training=tuple(item for item in changed.items() if item[0] not in whole.options),
-        )
+        Trial(row, whole.name, setting, seed, *(tuple(c.items()) for c in whole.split(changed)))
         for row, changed in variants.items()
         for setting in columns
         for seed in (range(seeds) if isinstance(seeds, int) else seeds)
@@ -174,8 +167,8 @@ def run_study(
     source, config, table = open_study(Source.of(data), config, say)
     train = part_of(table, "train")
     folder = Path(out) / "runs"
-    budget = _budget(table, config)
-    done = {trial: _read_trial(folder, trial, budget) for trial in study.trials}
+    budgets = {trial: _budget(table, config, trial) for trial in study.trials}
+    done = {trial: _read_trial(folder, trial, budgets[trial]) for trial in study.trials}
     left = [trial for trial, record in done.items() if record is None]
     checkpoint.make_folder(folder)
     if not is_full(train):
@@ -184,7 +177,7 @@ def run_study(
     finished = in_parallel(left, partial(run_trial, source, config), config.device, jobs)
     for trial, record in with_progress(finished, len(left), say):
         done[trial] = record
-        checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budget})
+        checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budgets[trial]})
     configs = {trial.row: trial.config(config).complete(train) for trial in study.trials}
     results = {
         "title": study.title,
@@ -294,7 +287,12 @@ def open_study(source: Source, config: Config, say: Say) -> tuple[Source, Config
     once, so that the trainings need not. Nor need they decode what is to be decoded once."""
     source, images = check_images(source, say)
     if images is not None:
-        config = settle_weights(config.complete(images), config, say)
+        complete = config.complete(images)
+        assert complete.backbone is not None
+        # All trainings begin alike, those of tomorrow too.
+        weights, origin = models.settle(complete.backbone, config.weights, config.image_size)
+        say(f"{complete.backbone} from {origin}")
+        config = replace(config, weights=weights)
     table = read_study(source, config, say)
     if table.features is None:
         prepare([table], config.look, workers=config.workers, say=say)
@@ -307,18 +305,6 @@ def check_images(source: Source, say: Say) -> tuple[Source, LabelTable | None]:
     table, bad = source.open(say)
     checked = replace(source, verify="off", leave_out=(*source.leave_out, *bad))
     return checked, table if table.features is None else None
-
-
-def settle_weights(complete: Config, config: Config, say: Say) -> Config:
-    """Find out once where weights come from: all trainings begin alike, those of tomorrow too."""
-    assert complete.backbone is not None
-    size, weights = complete.image_size, complete.weights
-    model = models.build(complete.backbone, 1, size=size)
-    origin = models.load_pretrained(model, complete.backbone, weights, size)
-    say(f"{complete.backbone} from {origin}")
-    if weights != "auto":
-        return config
-    return replace(config, weights="none" if origin.startswith("random") else "pretrained")
 
 
 _studies: dict[str, LabelTable] = {}
@@ -415,9 +401,12 @@ def is_full(table: LabelTable) -> bool:
     return table.known == len(table) * len(table.names)
 
 
-def _budget(table: LabelTable, config: Config) -> str:
-    """Changes when a stored result would not be the result of this comparison."""
-    return fingerprint([table.content_hash, table.inputs_hash, budget_of(config)], 16)
+def _budget(table: LabelTable, config: Config, trial: Trial) -> str:
+    """Changes when a stored result would not be the result of this comparison: with the data, the
+    choices, and what the method picks by default."""
+    chosen = budget_of(trial.config(config).complete(part_of(table, "train")))
+    options = {**registry.get(trial.method).options, **dict(trial.options)}
+    return fingerprint([table.content_hash, table.inputs_hash, chosen, options], 16)
 
 
 def fingerprint(facts: Any, length: int) -> str:

@@ -125,7 +125,7 @@ class Pick(NamedTuple):
     why: str
 
 
-def _no_picks(table: LabelTable, kind: str) -> Iterable[Pick]:
+def _no_picks(table: LabelTable, kind: str, config: Any) -> Iterable[Pick]:
     return ()
 
 
@@ -134,8 +134,8 @@ class Method:
     """link: logits -> P(label), σ if None; it takes the loss's options. reference: in a study it is
     given the labels that were hidden from the others. parts: what an ablation can remove, with the
     options, or fields of the `Config`, that remove it. picks: what it chooses of the `Config` where
-    the user does not, given the table and the kind of model. search: values of its options that a
-    search for the best may try."""
+    the user does not, given the table, the kind of model and the user's `Config`. search: values of
+    its options that a search for the best may try."""
 
     name: str
     summary: str
@@ -144,7 +144,7 @@ class Method:
     link: Callable[..., Tensor] | None = None
     reference: bool = False
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    picks: Callable[[LabelTable, str], Iterable[Pick]] = _no_picks
+    picks: Callable[[LabelTable, str, Any], Iterable[Pick]] = _no_picks
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
@@ -265,14 +265,15 @@ def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
 
 TARGETS = ("posterior", "prediction")
 TEACHERS = ("auto", "self", "average", "network")
+ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
 RARE = 0.003  # a probability below which entries count nearly alike
 MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
 
-def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
+def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
     images, entries = len(table), len(table) * len(table.names)
-    if kind == "linear":
+    if kind == "linear" and config.optimiser != "adamw":  # whose decay is no prior
         features = math.inf if table.features is None else table.features.shape[1]
         strength = min(STRONGEST_PRIOR, 1.5 * math.sqrt(images), features / 2)
         yield Pick(
@@ -281,12 +282,13 @@ def _partly_picks(table: LabelTable, kind: str) -> Iterator[Pick]:
             f"a prior on the weights, {strength:.0f}·|W|² beside the likelihood of all entries, "
             "for labels with few known positives",
         )
+    if kind in ("linear", "mlp"):
         return
-    if kind == "mlp":
-        return
-    yield Pick("ema", 0.99, "the average of the last steps generalises better than the last one")
-    yield Pick("schedule", "constant", "steps of one size, for it is their average that is kept")
-    yield Pick("batch_norm", "keep", "few labels should not pay for new statistics of the inputs")
+    if config.ema is None or config.ema > 0:
+        yield Pick("ema", 0.99, "an average of steps generalises better than the last one")
+        yield Pick("schedule", "constant", "steps of one size, for it is their average that counts")
+    if config.fine_tuned(kind):
+        yield Pick("batch_norm", "keep", "the statistics that came with the weights are as good")
 
 
 @method(
@@ -313,13 +315,16 @@ def _partly(
     share: str = "off",
     gamma: float = 0.05,
 ) -> Step:
-    if targets not in TARGETS:
-        raise ConfigError(f"targets are one of {', '.join(TARGETS)}, not '{targets}'")
-    if teacher not in TEACHERS:
-        raise ConfigError(f"the teacher is one of {', '.join(TEACHERS)}, not '{teacher}'")
-    training.teacher = choose_teacher(training, teacher)
-    known, table = training.propensity, training.table
-    by_image = known.single and len(table) >= MANY
+    for name, value, allowed in (("targets", targets, TARGETS), ("teacher", teacher, TEACHERS)):
+        if value not in allowed:
+            raise ConfigError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
+    plain = (str(weight), str(q), share) in ((one, two, "off") for one in ONES for two in ONES)
+    training.teacher = choose_teacher(training, teacher, plain)
+    sharpness = ramp(focus, 1, 1)
+    if training.teacher == "network":
+        return _learn_from_network(training, sharpness)
+    known = training.propensity
+    by_image = known.single and len(training.table) >= MANY
     if by_image:
         training.notes.append("partly takes c₊ to be smaller where an image has more positives")
     c_positive, c_negative = (
@@ -332,11 +337,11 @@ def _partly(
         trust = ramp(weight, batch.epoch, training.epochs)
         taken = ramp(q, batch.epoch, training.epochs)
         alpha, beta = losses.balance(batch.labels, gamma, share)
-        labels, picked = batch.labels, training.pick(batch, taken)
-        believed = logits.detach() if batch.teacher is None else batch.teacher
-        own = labels if batch.own is None else batch.own
-        chance = chance_of_single(believed, own, c_positive) if by_image else c_positive
-        if targets == "prediction" or training.teacher == "network":
+        taught = batch.teacher is not None
+        believed = batch.teacher if batch.teacher is not None else logits.detach()
+        seen = batch.own if taught and batch.own is not None else batch.labels
+        chance = chance_of_single(believed, seen, c_positive) if by_image else c_positive
+        if targets == "prediction":
             pseudo = torch.sigmoid(believed)
         else:
             pseudo = posterior(
@@ -349,20 +354,12 @@ def _partly(
             )
         if audited is not None:
             batch.remember(audited, pseudo)
-        if batch.teacher is not None:
-            pseudo = batch.of_mixed(pseudo)
-        attention: Tensor | float = 1.0
-        if training.teacher == "network":  # it has seen the labels, and smooths them
-            labels = torch.full_like(labels, UNKNOWN)
-            attention = (pseudo + RARE) ** focus
-            attention = attention / attention.mean()
         return losses.consistent(
             logits,
-            labels,
-            pseudo,
-            # A sample stands for the whole unknown part.
-            weight=attention * (trust / taken if taken else 0.0),
-            picked=picked,
+            batch.labels,
+            batch.of_mixed(pseudo) if taught else pseudo,
+            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
+            picked=training.pick(batch, taken),
             alpha=alpha,
             beta=beta,
         )
@@ -370,21 +367,44 @@ def _partly(
     return step
 
 
-def choose_teacher(training: Training, wanted: str) -> str:
-    """Whose prediction the pseudo-labels of `partly` come from, for this model and these data."""
+def _learn_from_network(training: Training, focus: float) -> Step:
+    """The step of a linear layer that learns a network's probabilities, of all entries alike: the
+    network has seen the labels, and smooths them. Entries that may be positive weigh more."""
+    audited = training.pseudo_labels() if training.audited else None
+
+    def step(logits: Tensor, batch: Batch) -> Tensor:
+        told = torch.sigmoid(logits.detach() if batch.teacher is None else batch.teacher)
+        if audited is not None:
+            batch.remember(audited, told)
+        nothing = torch.full_like(batch.labels, UNKNOWN)
+        told = replace(batch, own=nothing).of_mixed(told)
+        attention = (told + RARE) ** focus
+        return losses.consistent(logits, nothing, told, weight=attention / attention.mean())
+
+    return step
+
+
+def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
+    """Whose prediction the pseudo-labels of `partly` come from, for this model and these data.
+
+    plain: known and unknown entries weigh alike, all of them, and so do positives and negatives. A
+    network whose loss is tilted would have to be set upright before it could teach.
+    """
     images, labels = len(training.table), len(training.table.names)
     if wanted == "auto":
-        useful = images >= MANY and training.table.known < images * labels
+        useful = plain and images >= MANY and training.table.known < images * labels
         wanted = "network" if training.kind == "linear" and useful else "self"
         if wanted == "network":
             training.notes.append(
-                f"partly trains a network of one hidden layer first, to teach the linear one: "
-                f"there are {MANY:,} images or more"
+                "a network of one hidden layer teaches the linear one "
+                f"(there are {MANY:,} images or more, and labels to learn)"
             )
     if wanted == "average" and not training.averaged:
         raise ConfigError("teacher=average needs averaged weights: set ema above 0")
     if wanted == "network" and training.kind != "linear":
         raise ConfigError("teacher=network teaches a linear layer on features, nothing else")
+    if wanted == "network" and not plain:
+        raise ConfigError("teacher=network goes with weight=1, q=1 and share=off only")
     return wanted
 
 

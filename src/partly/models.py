@@ -220,6 +220,14 @@ def load_pretrained(model: Classifier, backbone: str, weights: str, size: int | 
     return f"{RANDOM}, for there are no others ({problem})"
 
 
+def settle(backbone: str, weights: str, size: int | None = None) -> tuple[str, str]:
+    """(weights, where they come from): `auto` becomes pretrained or none, whichever it is here."""
+    origin = load_pretrained(build(backbone, 1, size=size), backbone, weights, size)
+    if weights == "auto":
+        weights = "none" if origin.startswith(RANDOM) else "pretrained"
+    return weights, origin
+
+
 UNREACHED = "timm's hub cannot be reached from here"
 
 

@@ -49,21 +49,27 @@ def estimate(table: LabelTable, expected_positives: float | None = None) -> Prop
     if expected_positives is not None:
         _check(expected_positives, positives, images, labels)
     if counts.negative.any():
-        ratio = 1.0 if expected_positives is None else solve_ratio(counts, expected_positives)
-        c_positive, c_negative = from_ratio(counts, images, ratio)
         one_sided = (counts.negative == 0) & (counts.positive > 0)
+        ratio = 1.0
+        if expected_positives is not None:
+            theirs = counts.positive[one_sided].sum() / (ASSUMED_SHARE * images)
+            ratio = solve_ratio(counts, one_sided, max(expected_positives - theirs, 1e-9))
+        c_positive, c_negative = from_ratio(counts, images, ratio)
         c_positive[one_sided], c_negative[one_sided] = ASSUMED_SHARE, 0.0
     else:
+        one_sided = counts.positive > 0
         ratio = np.inf
         known = positives / (images * expected_positives) if expected_positives else ASSUMED_SHARE
         c_positive, c_negative = np.full(labels, min(known, 1.0)), np.zeros(labels)
     single = not counts.negative.any() and is_single(table)
-    source = _describe(table, expected_positives, ratio, single)
+    source = _describe(table, expected_positives, ratio, single, int(one_sided.sum()))
     priors = _priors(counts, images, c_positive, c_negative)
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
 
 
-def _describe(table: LabelTable, expected: float | None, ratio: float, single: bool) -> str:
+def _describe(
+    table: LabelTable, expected: float | None, ratio: float, single: bool, one_sided: int
+) -> str:
     """What these labels resemble, and what is assumed of those that are not known."""
     share = table.known / (len(table) * len(table.names))
     given = "" if expected is None else f"; {expected:g} positives an image were given"
@@ -71,6 +77,9 @@ def _describe(table: LabelTable, expected: float | None, ratio: float, single: b
         return "every label is known"
     if np.isfinite(ratio):
         like = f"positives and negatives are known, {100 * share:.2g} % of all labels (as in PAL)"
+        if one_sided:
+            half = f"{100 * ASSUMED_SHARE:.0f} %"
+            like += f"; of {one_sided} labels only positives, {half} of them as is assumed"
         if expected is None:
             return f"{like}; they are taken to be missing at random, positives and negatives alike"
         if abs(ratio - 1) > 0.1:
@@ -111,13 +120,15 @@ def from_ratio(counts: Counts, images: int, ratio: float) -> tuple[np.ndarray, n
     return np.minimum(ratio * c_negative, 1.0), np.minimum(c_negative, 1.0)
 
 
-def solve_ratio(counts: Counts, expected_positives: float) -> float:
-    """The ρ with which the priors of all labels add up to k, by bisection."""
+def solve_ratio(counts: Counts, one_sided: np.ndarray, expected_positives: float) -> float:
+    """The ρ with which the priors of the labels of which both sides are known add up to what is
+    expected of them, by bisection."""
+    positives, negatives = counts.positive[~one_sided], counts.negative[~one_sided]
     low, high = 1 / LARGEST_RATIO, LARGEST_RATIO
     for _ in range(60):
         middle = (low * high) ** 0.5
-        positive = counts.positive / middle
-        expected = (positive / np.maximum(positive + counts.negative, 1e-9)).sum()
+        seen = positives / middle
+        expected = (seen / np.maximum(seen + negatives, 1e-9)).sum()
         low, high = (middle, high) if expected > expected_positives else (low, middle)
     return (low * high) ** 0.5
 

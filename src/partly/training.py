@@ -92,9 +92,13 @@ def train(
     raise_if(finish_problems(table, validation, config), ConfigError)
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
-    picks, config = config.picks(table), config.complete(table)
     folder = None if out is None else Path(out)
     stored = open_folder(folder, resume)  # what this run wrote down when it began
+    backbone = config.kind(table)
+    if config.weights == "auto" and config.fine_tuned(backbone):  # other choices depend on it
+        there = stored.get("weights") or models.settle(backbone, "auto", config.image_size)[0]
+        config = replace(config, weights=there)
+    picks, config = config.picks(table), config.complete(table)
     record = {"inputs_hash": table.inputs_hash, **(notes or {})}
     eye = None
     if config.head_only and table.features is None:
@@ -120,6 +124,8 @@ def train(
             state.best_weights = runs.read_weights(folder)
         runs.begin(folder, record, eye, skipped or {}, state.epoch, fresh=not stored)
     save = partial(save_checkpoint, folder, state)
+    if state.network is not None and not has_checkpoint:
+        save()  # it took a training of its own
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
         for line in introduce(state, picks, judge is not None):
@@ -328,7 +334,8 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
     pull = 1 - min(decay, (1 + step) / (10 + step))
     # All tensors in one call each: hundreds of small ones would cost more than the step itself.
     torch._foreach_lerp_([*average.parameters()], [*model.parameters()], pull)
-    torch._foreach_copy_([*average.buffers()], [*model.buffers()])
+    if buffers := [*average.buffers()]:
+        torch._foreach_copy_(buffers, [*model.buffers()])
 
 
 # --- before and after ----------------------------------------------------------------------------
@@ -389,6 +396,8 @@ def start_linearly(state: State, table: LabelTable, quiet: bool) -> None:
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, head_factor=None)
     plan = replace(plan, epochs=LINEAR_EPOCHS, finish="none")
     plan = replace(plan, weight_decay=None, schedule=None, ema=None, batch_norm=None)
+    if "teacher" in methods.get(config.method).options:
+        plan = replace(plan, options={**config.options, "teacher": "self"})
     linear = train(seen, plan, quiet=True).model
     assert isinstance(linear, models.Classifier)
     models.take_head(state.model, linear)
@@ -453,7 +462,7 @@ def start(
     inputs = open_inputs(table, device, config.look, seed=config.seed, workers=config.workers)
     network = None
     if training.teacher == "network":
-        if not quiet:
+        if fresh and not quiet:
             tell(f"training a network ({TEACHER}) that will teach the linear layer")
         network = train_teacher(table, config, fresh=fresh).to(device)
         torch.manual_seed(config.seed)
