@@ -168,6 +168,7 @@ def run_study(
     train = part_of(table, "train")
     folder = Path(out) / "runs"
     budgets = {trial: _budget(table, config, trial) for trial in study.trials}
+    study = without_idle_parts(study, budgets, say)
     done = {trial: _read_trial(folder, trial, budgets[trial]) for trial in study.trials}
     left = [trial for trial, record in done.items() if record is None]
     checkpoint.make_folder(folder)
@@ -195,6 +196,18 @@ def run_study(
         say(f"{folder} holds {others} more, of other methods, settings or seeds: not in this table")
     write_tables(results, Path(out))
     return results
+
+
+def without_idle_parts(study: Study, budgets: Mapping[Trial, str], say: Say) -> Study:
+    """The study less the parts whose removal changes no choice here: they have no line to fill."""
+    whole = {(t.setting, t.seed): budgets[t] for t in study.trials if t.row == study.whole}
+    acts = {t.row for t in study.trials if budgets[t] != whole.get((t.setting, t.seed))}
+    idle = [row["name"] for row in study.rows if row["name"] not in (study.whole, *acts)]
+    if study.whole is None or not idle:
+        return study
+    say(f"left out, for it changes nothing here: {', '.join(idle)}")
+    rows = [row for row in study.rows if row["name"] not in idle]
+    return replace(study, rows=rows, trials=[t for t in study.trials if t.row not in idle])
 
 
 def describe(
