@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from builders import feature_table, partly_here, partly_works, picture_table, write_npz
-from partly import category, checkpoint, metrics, runs, training
+from partly import category, checkpoint, judging, metrics, runs, training
 from partly.config import Config
 from partly.errors import ConfigError
 from partly.hiding import hide
@@ -161,7 +161,7 @@ def test_a_label_that_cannot_be_judged_stays(part: str, missing: int) -> None:
 
 def part_after(table: LabelTable, config: Config) -> tuple[runs.Predictor, np.ndarray]:
     """A trained model, and the AP of each label on the images that were held out."""
-    _, aside, _ = training.hold_out(table, None, config)
+    _, aside, _ = judging.hold_out(table, None, config)
     assert aside is not None
     predictor = train(table, config, quiet=True)
     return predictor, average_precision(predictor.logits(aside), aside.dense())
@@ -196,7 +196,7 @@ def test_a_teacher_is_not_tuned() -> None:
     table = hide(feature_table(200), "pal:0.5")
     config = replace(CFT, method="partly", epochs=1).complete(table)
     with mock.patch.object(category, "fine_tune") as tune:
-        training.train_teacher(table, config, fresh=True)
+        training.train_teacher(table, config)
     assert not tune.called
 
 
@@ -231,7 +231,7 @@ def test_a_run_that_goes_on_is_not_tuned_twice(tmp_path, falls: bool) -> None:
             pytest.raises(InterruptedError),
         ):
             train(table, CFT, run, quiet=True)
-        assert (run / training.UNTUNED).is_file()
+        assert (run / judging.UNTUNED).is_file()
     again = train(table, CFT, run, resume=True, quiet=True).model.state_dict()
     assert all(whole[name].equal(again[name]) for name in whole)
     stored = runs.load(run).model.state_dict()

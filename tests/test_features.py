@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from builders import picture_table, write_manifest, write_npz, write_pictures
-from partly import experiments, features, models, runs, training, workflow
+from partly import experiments, features, judging, models, runs, training, workflow
 from partly.config import Config
 from partly.data import Look
 from partly.errors import ConfigError, DataError
@@ -164,7 +164,8 @@ def test_a_linear_start_gives_the_head_what_the_linear_layer_learnt(tmp_path):
     def right(linear_start: bool) -> float:
         plan = replace(HEAD, head_only=False, linear_start=linear_start, learning_rate=1e-3)
         state = training.start(table, plan.complete(table))
-        logits = training.predictor(state, training.describe(table, state.config)).logits(table)
+        training.learn_before(state, quiet=True)
+        logits = judging.predictor(state, runs.describe(table, state.config)).logits(table)
         return float(((logits > 0) == labels).mean())
 
     assert right(True) > 0.8 > 0.7 > right(False)

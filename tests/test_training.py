@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from builders import feature_table, files_of, picture_table
-from partly import checkpoint, models, pseudo, runs, training
+from partly import checkpoint, judging, models, pseudo, runs, training
 from partly.config import usual_batch_size
 from partly.errors import ConfigError, DataError, RunError
 from partly.hiding import hide
@@ -225,7 +225,7 @@ def test_a_stopped_training_draws_the_same_numbers_when_it_goes_on(
 
 def test_too_few_images_are_not_held_out():
     table = feature_table(300)
-    kept, validation, truth = training.hold_out(hide(table, "spl"), table, Config())
+    kept, validation, truth = judging.hold_out(hide(table, "spl"), table, Config())
     assert (len(kept), validation) == (300, None)
     assert truth is table
 
@@ -233,7 +233,7 @@ def test_too_few_images_are_not_held_out():
 def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
     table = feature_table(2000)
     known = hide(table, "pal:0.5")
-    parts = {seed: training.hold_out(known, table, Config(seed=seed)) for seed in (0, 1)}
+    parts = {seed: judging.hold_out(known, table, Config(seed=seed)) for seed in (0, 1)}
     for kept, validation, truth in parts.values():
         assert sorted([*kept.ids, *validation.ids]) == sorted(table.ids)
         assert truth.ids.tolist() == kept.ids.tolist()
@@ -241,7 +241,7 @@ def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
         assert 150 < len(validation) < 250
         assert (validation.dense() == known.dense()[np.asarray(validation.ids).astype(int)]).all()
     assert parts[0][1].ids.tolist() != parts[1][1].ids.tolist()
-    again = training.hold_out(known, None, Config(seed=0))
+    again = judging.hold_out(known, None, Config(seed=0))
     assert again[0].ids.tolist() == parts[0][0].ids.tolist()
     assert again[2] is None
 
@@ -407,7 +407,7 @@ def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
         assert {len(column) for column in line["by_label"].values()} == {4}
         assert all(0 <= value <= 1 for column in line["by_label"].values() for value in column)
     if held_out:
-        known, _, full = training.hold_out(known, full, config)
+        known, _, full = judging.hold_out(known, full, config)
     saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))
     values = saved["stores"]["pseudo_labels"]["values"].float().numpy()
     assert lines[-1] == {"epoch": 3, **pseudo.audit(values, known, full)}
@@ -509,8 +509,10 @@ def test_a_network_teaches_and_resumes_to_the_same_end(tmp_path):
     whole = train(table, config, tmp_path / "whole", quiet=True)
     assert whole.model.backbone.mean.shape == (8,)  # what is kept is linear
     state = training.start(table, config.complete(table))
+    training.learn_before(state, quiet=True)
     with (
         mock.patch.object(training, "start", return_value=state),
+        mock.patch.object(training, "learn_before"),
         mock.patch.object(training, "take_step", side_effect=RuntimeError("killed")),
         pytest.raises(RuntimeError, match="killed"),
     ):

@@ -34,7 +34,8 @@ from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
 from partly.processes import cores, follow_parent
 from partly.source import Source
-from partly.training import look_through, open_eye, train
+from partly.starting import look_through, open_eye
+from partly.training import train
 
 Results = dict[str, Any]
 Say = Callable[[str], None]

@@ -10,6 +10,10 @@ from types import TracebackType
 from typing import Any
 
 
+def silent(line: str) -> None:
+    """Say nothing."""
+
+
 def tell(line: str) -> None:
     """A line for a person to read, beside the results."""
     print(line, file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ import csv
 import json
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,9 @@ import torch
 from torch import Tensor
 
 from partly import __version__, checkpoint, features, methods, models
+from partly.config import Config
 from partly.data import Look, open_inputs, split_into_chunks
-from partly.errors import ConfigError, DataError, RunError
+from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import LabelTable
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
@@ -240,3 +241,58 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
         return restore(config, weights, thresholds, device, read_weights(folder, EYE))
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"the run in {folder} is damaged: {error!r}") from None
+
+
+# --- a run that begins or goes on ---------------------------------------------------------------
+
+
+def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
+    """What the run in this folder says about itself, if it shall go on; nothing for a new one."""
+    if folder is None:
+        return {}
+    if resume and (folder / CONFIG).exists():
+        return checkpoint.read_json(folder / CONFIG)
+    if any((folder / name).exists() for name in RESULTS):
+        raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+    return {}
+
+
+def describe(table: LabelTable, config: Config) -> dict[str, Any]:
+    """What `config.json` holds."""
+    return {
+        **asdict(config),
+        "images": len(table),
+        "features": None if table.features is None else table.features.shape[1],
+        "labels": list(table.names),
+        "label_hash": table.content_hash,
+        "inputs_hash": table.inputs_hash,
+        "label_counts": {
+            kind: numbers.tolist() for kind, numbers in table.counts_by_label()._asdict().items()
+        },
+        "versions": versions(),
+    }
+
+
+# What may change between a run and its continuation without changing its result.
+FREE_ON_RESUME = ("versions", "device", "workers", "checkpoint_steps")
+HASHES = {
+    "label_hash": "the labels to train on",
+    "inputs_hash": "the images or features",
+    "validation_hash": "the labels to validate on",
+}
+DESCRIBED = ("images", "features", "labels", "label_counts")  # and covered by a hash
+
+
+def check_same(folder: Path | None, began: dict[str, Any], record: dict[str, Any]) -> None:
+    """A run can only go on with the choices and labels it began with."""
+    changed = [name for name in record if began.get(name) != record[name]]
+    raise_if(
+        (
+            f"cannot resume {folder}: {HASHES[name]} have changed"
+            if name in HASHES
+            else f"cannot resume {folder}: {name} was {began.get(name)!r}, now {record[name]!r}"
+            for name in changed
+            if name not in (*FREE_ON_RESUME, *DESCRIBED)
+        ),
+        RunError,
+    )

@@ -1,0 +1,172 @@
+"""After an epoch, and after the last.
+
+What enters: a `State` and images that are not trained on. What leaves: which epoch is kept, how
+good its pseudo-labels are, and the finished `Predictor`.
+"""
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from partly import category, checkpoint, draws, methods, metrics, pseudo, runs
+from partly.config import Config
+from partly.data import Inputs, open_inputs, split_into_chunks
+from partly.labels import LabelTable
+from partly.progress import silent
+from partly.starting import State
+
+UNTUNED = "untuned.safetensors"  # in a run's folder: the head before its rows were tuned
+SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
+
+
+def hold_out(
+    table: LabelTable, truth: LabelTable | None, config: Config
+) -> tuple[LabelTable, LabelTable | None, LabelTable | None]:
+    """(train, validation, truth of train). Too few images to judge by stay in the training set."""
+    rows, aside = np.arange(len(table)), drawn_aside(len(table), config)
+    if not aside.any():
+        return table, None, truth
+    kept_truth = None if truth is None else truth.take(rows[~aside])
+    return table.take(rows[~aside]), table.take(rows[aside]), kept_truth
+
+
+def drawn_aside(images: int, config: Config) -> np.ndarray:
+    """Which images [N] are held out; none where they would be too few to judge by."""
+    rows, column = np.arange(images), np.zeros(1, dtype=np.int64)
+    aside = draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, column) < config.hold_out
+    return aside if aside.sum() >= SMALLEST_HOLD_OUT else np.zeros_like(aside)
+
+
+@dataclass
+class Judge:
+    """Scores an epoch on held-out images, by their known labels only."""
+
+    predictor: runs.Predictor
+    table: LabelTable
+    labels: np.ndarray
+
+    def logits(self) -> np.ndarray:
+        return self.predictor.logits(self.table)
+
+
+def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
+    """None where there is nothing to judge by: then the last epoch is kept."""
+    if validation is None:
+        return None
+    table = validation.reorder(state.training.table.names, "the validation part")
+    return Judge(predictor(state, runs.describe(table, state.config)), table, table.dense())
+
+
+def keep_if_best(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
+    """Score this epoch and, if it is the best so far, keep its weights."""
+    score, criterion = metrics.select_score(judge.logits(), judge.labels)
+    metric["validation_score"] = score if np.isfinite(score) else None
+    metric["criterion"] = criterion
+    if score >= state.best_score:  # which nan is not; of equal epochs the later has learnt more
+        state.best_score, state.best_epoch = score, metric["epoch"]
+        state.best_weights = copy.deepcopy(state.judged.state_dict())
+        if folder is not None:
+            runs.write_weights(folder, state.best_weights)
+
+
+def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, epoch: int) -> None:
+    """Write down how good the pseudo-labels are, where a study knows the truth."""
+    store = state.training.stores.get("pseudo_labels")
+    if truth is None or not isinstance(store, pseudo.PseudoLabels):
+        return
+    table = state.training.table
+    values = store.get(torch.arange(len(table), device=state.device)).cpu().numpy()
+    record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
+    checkpoint.append_line(folder / runs.AUDIT, record)
+
+
+def finish_problems(
+    table: LabelTable, validation: LabelTable | None, config: Config
+) -> Iterator[str]:
+    """Why these data or this method cannot be finished as the user wants it."""
+    if config.finish == "none":
+        return
+    if validation is None and not drawn_aside(len(table), config).any():
+        yield (
+            f"finish {config.finish} keeps what ranks other images better, and there are none: "
+            f"mark a validation part, or hold out {SMALLEST_HOLD_OUT} images or more (hold_out is "
+            f"{config.hold_out:g} of {len(table):,})"
+        )
+    if methods.get(config.method).link is not None:
+        yield (
+            f"finish {config.finish} fits by cross-entropy, and {config.method} reads "
+            "probabilities from its logits in another way: choose another method or finish none"
+        )
+
+
+def finish(
+    state: State,
+    record: dict[str, Any],
+    judge: Judge | None,
+    folder: Path | None,
+    say: Callable[[str], None] = silent,
+) -> runs.Predictor:
+    """Put the chosen weights in place, fit thresholds, write what is left to write."""
+    if state.best_weights is not None:
+        state.judged.load_state_dict(state.best_weights)
+    if state.config.finish == "cft" and judge is not None:
+        tune_rows(state, judge, folder, say)
+    result = predictor(state, record)
+    if judge is not None:
+        probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
+        result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
+    if folder is not None:
+        runs.write_weights(folder, state.judged.state_dict())
+        checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
+        if result.thresholds is not None:
+            chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
+            checkpoint.write_json(folder / runs.THRESHOLDS, chosen)
+    return result
+
+
+def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[str], None]) -> None:
+    """Category-wise fine-tuning of the chosen weights, on what their backbone sees."""
+    table, head = state.training.table, state.judged.head
+    if folder is not None:  # a run that stopped in here begins with the same rows again
+        before = runs.read_weights(folder, UNTUNED)
+        if before is None:
+            runs.write_weights(folder, head.state_dict(), UNTUNED)
+        else:
+            head.load_state_dict(before)
+    labels = table.dense()
+    if not (category.has_both(labels) & category.has_both(judge.labels)).any():
+        say("cft left the model as it is: no label has known positives and negatives to judge by")
+        return
+    look, workers = state.config.look, state.config.workers
+    others = open_inputs(judge.table, state.device, look, workers=workers)
+    tuned = category.fine_tune(
+        features_seen(state, state.inputs, len(table)),
+        labels,
+        head.weight.detach(),
+        head.bias.detach(),
+        features_seen(state, others, len(judge.table)),
+        judge.labels,
+    )
+    head.load_state_dict({"weight": tuned.weight, "bias": tuned.bias})
+    count = f"{tuned.changed.sum():,} of {len(table.names):,} labels"
+    say(f"cft improved the ranking of {count} on the images it is judged by")
+
+
+@torch.inference_mode()
+def features_seen(state: State, inputs: Inputs, images: int) -> Tensor:
+    """What the chosen backbone sees in each image [N, F], without augmentation."""
+    chunks = split_into_chunks(np.arange(images), max(state.config.batch_size or 0, 256))
+    backbone = state.judged.eval().backbone
+    return torch.cat([backbone(batch).float() for _, batch in inputs.batches(chunks)])
+
+
+def predictor(state: State, record: dict[str, Any]) -> runs.Predictor:
+    """The weights under training, ready for use."""
+    names = state.training.table.names
+    return runs.Predictor(state.judged, state.method, names, record, state.device, eye=state.eye)

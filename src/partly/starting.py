@@ -1,0 +1,275 @@
+"""Before the first step.
+
+What enters: a label table and a complete `Config`. What leaves: a `State`, everything that changes
+while training; and what a person is told before it begins.
+"""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from partly import checkpoint, draws, features, methods, models, propensity, runs
+from partly.config import Config
+from partly.data import Inputs, open_inputs, split_into_chunks
+from partly.errors import ConfigError, RunError
+from partly.labels import LabelTable
+from partly.processes import keep_memory
+from partly.progress import silent, tell
+
+TEACHER = "mlp:768"  # the network that teaches a linear layer on features
+
+
+@dataclass
+class State:
+    """Everything that changes while training, and so everything a checkpoint holds."""
+
+    config: Config
+    training: methods.Training
+    step_loss: methods.Step
+    model: models.Classifier
+    average: models.Classifier | None  # the exponential moving average of the weights
+    network: nn.Module | None  # that teaches, where the method wants one
+    optimisers: list[torch.optim.Optimizer]
+    inputs: Inputs
+    device: torch.device
+    steps_per_epoch: int
+    origin: str = ""  # where the backbone's weights come from
+    eye: nn.Module | None = None  # the frozen backbone in front, where only the head is trained
+    epoch: int = 1  # the epoch that runs or comes next
+    step: int = 0  # steps taken in all
+    loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
+    best_score: float = -1.0
+    best_epoch: int = 0
+    best_weights: dict[str, Tensor] | None = None  # also in the folder, so not in the checkpoint
+
+    @property
+    def method(self) -> methods.Method:
+        return methods.get(self.config.method)
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.device.type == "cuda"
+
+    @property
+    def judged(self) -> models.Classifier:
+        """The weights that are evaluated and kept."""
+        return self.model if self.average is None else self.average
+
+    @property
+    def keeps_statistics(self) -> bool:
+        """Whether batch norms keep what pretrained weights brought; random ones brought nothing."""
+        return self.config.batch_norm == "keep" and not self.origin.startswith(models.RANDOM)
+
+    @property
+    def step_of_epoch(self) -> int:
+        """Steps of this epoch that are done."""
+        return self.step - (self.epoch - 1) * self.steps_per_epoch
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is left of this epoch: its order is a function of (seed, epoch)."""
+        assert self.config.batch_size is not None
+        rows = draws.order(self.config.seed, self.epoch, len(self.training.table))
+        chunks = split_into_chunks(rows, self.config.batch_size)
+        return self.inputs.batches(chunks[self.step_of_epoch :], self.epoch)
+
+    def dump(self) -> dict[str, Any]:
+        """The state as tensors and plain values."""
+        return {
+            "epoch": self.epoch,
+            "step": self.step,
+            "loss_sum": self.loss_sum,
+            "best_score": self.best_score,
+            "best_epoch": self.best_epoch,
+            "model": self.model.state_dict(),
+            "average": None if self.average is None else self.average.state_dict(),
+            "network": None if self.network is None else self.network.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+            "stores": {name: store.state_dict() for name, store in self.training.stores.items()},
+            "random": torch.get_rng_state(),
+            "random_cuda": torch.cuda.get_rng_state(self.device) if self.on_gpu else None,
+        }
+
+    def load_from(self, path: Path) -> None:
+        """Go on from a checkpoint."""
+        saved = checkpoint.load(path, self.device)
+        try:
+            self.load(saved)
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
+            raise RunError(f"checkpoint {path} does not fit this run: {error!r}") from None
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The reverse of `dump`."""
+        for name in ("epoch", "step", "loss_sum", "best_score", "best_epoch"):
+            setattr(self, name, saved[name])
+        self.model.load_state_dict(saved["model"])
+        if self.average is not None:
+            self.average.load_state_dict(saved["average"])
+        if self.network is not None:
+            self.network.load_state_dict(saved["network"])
+        for optimiser, content in zip(self.optimisers, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(content)
+        for name, store in self.training.stores.items():
+            store.load_state_dict(saved["stores"][name])
+        torch.set_rng_state(saved["random"].cpu())
+        if self.on_gpu and saved["random_cuda"] is not None:  # None: the run began on a CPU
+            torch.cuda.set_rng_state(saved["random_cuda"].cpu(), self.device)
+
+
+def start(
+    table: LabelTable,
+    config: Config,
+    *,
+    fresh: bool = True,
+    audited: bool = False,
+) -> State:
+    """Model, optimisers, inputs and the method's step, all from the seed.
+
+    fresh: False where a checkpoint follows, and what it holds need not be made. audited: whether
+    pseudo-labels are kept to be compared with the truth.
+    """
+    assert config.trained is not None
+    assert config.batch_size is not None
+    device = runs.choose_device(config.device)
+    if device.type == "cpu":
+        keep_memory()
+    torch.manual_seed(config.seed)
+    facts = propensity.estimate(table, config.expected_positives)
+    training = methods.Training(
+        table, facts, config.epochs, config.seed, device, config.kind(table), bool(config.ema),
+        audited,
+    )  # fmt: skip
+    method = methods.get(config.method)
+    method.rehearse(training, config.options)
+    step_loss = method.start(training, config.options)
+    if config.mix != "none" and training.estimates is not None:
+        raise ConfigError(
+            f"{config.method} learns the labels of each image, which a mixed image has none of: "
+            "use another method or mix none"
+        )
+    width = None if table.features is None else table.features.shape[1]
+    model = models.build(config.trained, len(table.names), width, size=config.image_size)
+    origin = models.RANDOM
+    if width is None and fresh:
+        origin = models.load_pretrained(model, config.trained, config.weights, config.image_size)
+    models.prepare(
+        model,
+        features=table.features if config.standardise else None,
+        priors=facts.priors if config.start == "prior" else None,
+    )
+    model = model.to(device)
+    if device.type == "cuda" and width is None:
+        model = model.to(memory_format=torch.channels_last)
+    inputs = open_inputs(table, device, config.look, seed=config.seed, workers=config.workers)
+    network = None
+    if training.teacher == "network":  # what it knows comes later: `training.learn_before`
+        network = models.build(TEACHER, len(table.names), width).to(device)
+    return State(
+        config=config,
+        training=training,
+        step_loss=step_loss,
+        model=model,
+        average=copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None,
+        network=network and network.eval().requires_grad_(False),
+        optimisers=make_optimisers(model, training.estimates, config),
+        inputs=inputs,
+        device=device,
+        steps_per_epoch=len(split_into_chunks(np.arange(len(table)), config.batch_size)),
+        loss_sum=torch.zeros((), device=device),
+        origin=origin,
+    )
+
+
+def make_optimisers(
+    model: models.Classifier, estimates: nn.Embedding | None, config: Config
+) -> list[torch.optim.Optimizer]:
+    """One for the model; a second, 10 times as fast, for ROLE's estimates where there are any."""
+    rate = config.learning_rate
+    assert rate is not None
+    decay = config.weight_decay or 0.0
+    groups = [
+        {"params": chosen, "base_lr": rate * factor, "weight_decay": decay if is_weight else 0.0}
+        for part, factor in ((model.backbone, 1.0), (model.head, config.head_factor or 1.0))
+        for is_weight in (True, False)  # a bias or a scale has nothing to gain from being small
+        if (chosen := [p for p in part.parameters() if (p.ndim > 1) == is_weight])
+    ]
+    optimiser: torch.optim.Optimizer
+    if config.optimiser == "sgd":
+        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9)
+    else:
+        adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
+        optimiser = adam(groups, lr=rate, fused=True)
+    if estimates is None:
+        return [optimiser]
+    own = [{"params": list(estimates.parameters()), "base_lr": 10 * rate}]
+    return [optimiser, torch.optim.SparseAdam(own, lr=10 * rate)]
+
+
+def open_eye(
+    config: Config, folder: Path | None = None, origin: str | None = None
+) -> tuple[nn.Module, str]:
+    """The frozen backbone of a head-only training, and where its weights come from.
+
+    folder, origin: of a run that goes on, and keeps what it began with.
+    """
+    assert config.backbone is not None
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(config.seed)
+        model = models.build(config.backbone, 1, size=config.image_size)
+    stored = None if folder is None else runs.read_weights(folder, runs.EYE)
+    if stored is None:
+        weights, size = config.weights, config.image_size
+        return model.backbone, models.load_pretrained(model, config.backbone, weights, size)
+    model.backbone.load_state_dict(stored)
+    return model.backbone, origin or "the run's own weights"
+
+
+def look_through(
+    eye: nn.Module,
+    config: Config,
+    table: LabelTable,
+    *,
+    quiet: bool = True,
+) -> LabelTable:
+    """The table with what the frozen backbone sees in each image."""
+    say = silent if quiet else tell
+    device, workers = runs.choose_device(config.device), config.workers
+    return features.with_features(
+        table, eye, config.look, device, workers=workers, quiet=quiet, say=say
+    )
+
+
+def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator[str]:
+    """What is about to happen, for a person who has to decide whether to wait for it."""
+    config, table = state.config, state.training.table
+    yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
+    yield state.training.propensity.source
+    for pick in picks:
+        value = getattr(config, pick.name)
+        shown = f"{value:.3g}" if isinstance(value, float) else value
+        yield f"{config.method} picks {pick.name} {shown}: {pick.why}"
+    yield from state.training.notes
+    if state.eye is not None:
+        yield f"on features of {config.backbone} from {state.origin}, {config.image_size} px"
+    if table.features is None:
+        goes_on = "the checkpoint, which began from " if state.step else ""
+        yield (
+            f"{config.backbone} from {goes_on}{state.origin}, {config.image_size} px, "
+            f"on {state.device}"
+        )
+        if state.origin.startswith(models.RANDOM) and config.backbone == "resnet50":
+            yield (
+                "from random weights it needs far more images, epochs and --lr 1e-3: name "
+                "--weights, a smaller --backbone (small), or tf_efficientnet_lite0 with "
+                "partly[weights]"
+            )
+        explanation = getattr(state.inputs, "explanation", None)
+        if explanation:
+            yield explanation
+    if not judged:
+        yield "no images to choose an epoch by: the last one is kept"
