@@ -19,7 +19,6 @@ and where trainings are dear, of one data set:
 """
 
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -32,6 +31,7 @@ from partly.config import Config
 from partly.errors import ConfigError, PartlyError, raise_if
 from partly.experiments import PAPER_SETTINGS, PER_TRIAL
 from partly.hiding import Setting
+from partly.recipe import read_toml
 from partly.source import Source
 
 # What a search may vary: how a model is trained, not how much or on what.
@@ -133,12 +133,7 @@ class Protocol:
         methods, settings: restrict those of the file. seeds: in place of the file's. training:
         fields of a `Config` that change no result, such as the device.
         """
-        try:
-            with Path(path).open("rb") as file:
-                content = tomllib.load(file)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot read the protocol {path}: {reason}") from None
+        content = read_toml(path, "protocol")
         raise_if((f"{path}: {p}" for p in _problems(content, Path(folder), only)), ConfigError)
         data = [_data_set(entry, content, Path(folder)) for entry in content["data"]]
         only = tuple(only) or tuple(entry.name for entry in data)

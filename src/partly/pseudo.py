@@ -21,8 +21,7 @@ class PseudoLabels:
     """A store of N×L pseudo-labels in one or two bytes each.
 
     start: one number (the paper: 0.5) or one a label (class priors).
-    momentum: the share of the old value an update keeps (the paper: 0).
-    dtype: "float16", or "uint8": steps of 1/255, within which a high momentum cannot move a value.
+    dtype: "float16", or "uint8": steps of 1/255.
     """
 
     def __init__(
@@ -31,18 +30,14 @@ class PseudoLabels:
         labels: int,
         *,
         start: float | np.ndarray = 0.5,
-        momentum: float = 0.0,
         dtype: str = "float16",
         device: torch.device | str = "cpu",
     ) -> None:
         if dtype not in ("float16", "uint8"):
             raise ConfigError(f"pseudo-labels are stored as float16 or uint8, not '{dtype}'")
-        if not 0 <= momentum < 1:
-            raise ConfigError(f"momentum lies in [0, 1), not {momentum}")
         first = torch.as_tensor(start, dtype=torch.float32).expand(labels)
         if not ((first >= 0) & (first <= 1)).all():
             raise ConfigError(f"pseudo-labels start in [0, 1], not at {start}")
-        self.momentum = momentum
         self.scale = 255 if dtype == "uint8" else 1
         self.values = self._pack(first.to(device)).expand(images, labels).clone()
 
@@ -51,12 +46,11 @@ class PseudoLabels:
         return self.values[rows].float() / self.scale
 
     def update(self, rows: Tensor, values: Tensor, which: Tensor | None = None) -> None:
-        """ỹ ← momentum·ỹ + (1-momentum)·values, where `which` [B, L] is true (everywhere if None).
+        """ỹ ← values, where `which` [B, L] is true (everywhere if None).
 
         A value that is not finite is left out: a diverged step must not spoil the store.
         """
-        old = self.get(rows)
-        new = self.momentum * old + (1 - self.momentum) * values.detach().float()
+        old, new = self.get(rows), values.detach().float()
         fresh = torch.isfinite(new) if which is None else torch.isfinite(new) & which
         self.values[rows] = self._pack(torch.where(fresh, new, old))
 

@@ -32,14 +32,19 @@ class Recipe:
     @classmethod
     def read(cls, path: str | Path) -> "Recipe":
         """The recipe in a file, or an error with all that is wrong in it."""
-        try:
-            with Path(path).open("rb") as file:
-                content = tomllib.load(file)
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise ConfigError(f"cannot read the recipe {path}: {reason}") from None
+        content = read_toml(path, "recipe")
         raise_if((f"{path}: {problem}" for problem in _problems(content)), ConfigError)
         return cls(**content)
+
+
+def read_toml(path: str | Path, what: str) -> dict[str, Any]:
+    """The content of such a file, or one sentence about why there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the {what} {path}: {reason}") from None
 
 
 def _problems(content: dict[str, Any]) -> Iterator[str]:
