@@ -632,6 +632,14 @@ def test_only_needs_a_protocol(folder, tmp_path):
     assert "--only names data sets of a --protocol" in answer.err
 
 
+def test_a_protocol_wants_a_folder(folder, tmp_path):
+    answer = partly_here(
+        "compare", folder / "first.npz", "--protocol", folder / "arena.toml", "--out", tmp_path
+    )
+    assert answer.code == 2
+    assert "first.npz is a file: with --protocol, DATA is the folder" in answer.err
+
+
 def test_the_page_of_a_stored_arena(finished, monkeypatch, capsys):
     """`python -m partly.arena arena.json`"""
     out, _ = finished

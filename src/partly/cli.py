@@ -523,7 +523,8 @@ def compare(
     With --protocol a file says everything: several data sets below DATA, an equal search of
     hyper-parameters for every method on images set aside from training, then trainings with several
     seeds, and intervals of the differences on the test images. --only, --methods, --settings and
-    --seeds take a part of it; what is done is not done again.
+    --seeds take a part of it, and what is done is not done again; a table is of the part that was
+    asked for last, so that a part is better kept in an --out of its own.
 
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
 
@@ -574,6 +575,11 @@ def _compare_by_protocol(data: Path, out: Path, path: Path, arguments: dict[str,
         ),
         ConfigError,
     )
+    if data.is_file():
+        raise ConfigError(
+            f"{data} is a file: with --protocol, DATA is the folder that the data sets named in "
+            f"{path} lie in"
+        )
     protocol = Protocol.read(
         path,
         data,
