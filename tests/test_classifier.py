@@ -183,7 +183,7 @@ def test_defaults_learn_from_little_data(rows):
     X_test, Y_test = draw(1000, seed=1)
     model = PartialLabelClassifier(random_state=0).fit(X, hide(Y, "pal", keep=0.7, seed=0))
     assert model.score(X_test, Y_test) > 0.8
-    assert metrics.f1_scores(model.predict_proba(X_test), Y_test).OF1 > 0.55
+    assert metrics.f1_scores(model.predict_proba(X_test), Y_test).OF1 > 0.6
 
 
 def test_unknown_is_minus_one_or_nan(data, fitted):

@@ -74,6 +74,7 @@ def test_close_to_the_truth(
     assert found.positive == pytest.approx(positive, rel=0.2)  # each label's own share
     assert found.negative == pytest.approx(negative, rel=0.2)
     assert found.positive.mean() == pytest.approx(positive, rel=0.05)
+    assert found.negative.mean() == pytest.approx(negative, rel=0.05)
     assert found.expected_positives == pytest.approx(expected, rel=0.05)
     assert np.abs(found.priors - true_priors).max() < 0.04
     assert np.corrcoef(found.priors, true_priors)[0, 1] > 0.99

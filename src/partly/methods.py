@@ -275,11 +275,11 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
     images, entries = len(table), len(table) * len(table.names)
     if kind == "linear" and config.optimiser != "adamw":  # whose decay is no prior
         features = math.inf if table.features is None else table.features.shape[1]
-        strength = min(STRONGEST_PRIOR, 1.5 * math.sqrt(images), features / 2)
+        strength = min(STRONGEST_PRIOR, 1.5 * math.sqrt(images), (features / 16) ** 2)
         yield Pick(
             "weight_decay",
             2 * strength / entries,  # the loss is a mean over entries, the gradient of |W|² is 2W
-            f"a prior on the weights, {strength:.0f}·|W|² beside the likelihood of all entries, "
+            f"a prior on the weights, {strength:.2g}·|W|² beside the likelihood of all entries, "
             "for labels with few known positives",
         )
     if kind in ("linear", "mlp"):
