@@ -325,7 +325,7 @@ def test_the_written_budget_is_that_of_each_method(finished, folder):
         config = Config(method=row["name"], epochs=2, batch_size=64, hold_out=0.0).complete(train)
         written = results["config"] | row["config"]
         assert {name: getattr(config, name) for name in written} == written
-    assert all(row["config"].keys() == {"weight_decay"} for row in results["methods"])
+    assert all(row["config"].keys() == {"head_decay"} for row in results["methods"])
 
 
 # --- choices -------------------------------------------------------------------------------------

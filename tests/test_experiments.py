@@ -154,7 +154,7 @@ def test_the_written_budget_is_that_of_each_method(data, finished):
             read(data).part("train")
         )
         assert {name: getattr(config, name) for name in written} == written
-    assert all(row["config"].keys() == {"weight_decay"} for row in results["methods"])
+    assert all(row["config"].keys() == {"head_decay"} for row in results["methods"])
 
 
 def made_up(settings: list[str], **means: float) -> dict[str, Any]:

@@ -457,6 +457,28 @@ def test_partly_learns_from_the_teacher_it_is_given() -> None:
     assert step(logits, batch) != expected
 
 
+def focused(terms: Tensor, logits: Tensor) -> float:
+    """The mean of the terms, weighed by how likely their entries are to be positive."""
+    weights = (torch.sigmoid(logits) + 0.003) ** 0.25
+    return ((weights * terms).sum() / weights.sum()).item()
+
+
+def test_partly_attends_to_what_its_teacher_takes_for_positive() -> None:
+    """By the belief, not by the label, so that calibration stays."""
+    training = replace(training_on(hide(easy_data()[1], "ppl:0.5")), averaged=True)
+    logits, told = (torch.linspace(*ends, 600).view(120, 5) for ends in ((-6, 3), (1, -5)))
+    batch, known = replace(batch_of(training), teacher=told), training.propensity
+    focused_step, plain_step = (
+        methods.get("partly").start(training, {"teacher": "average", **focus})
+        for focus in ({}, {"focus": 0.0})
+    )
+    positive, negative = (torch.from_numpy(c).float() for c in (known.positive, known.negative))
+    target = posterior(told, c_positive=positive, c_negative=negative)
+    terms = losses.consistent(logits, batch.labels, target, reduction="none")
+    assert plain_step(logits, batch) == pytest.approx(terms.mean().item())
+    assert focused_step(logits, batch) == pytest.approx(focused(terms, told))
+
+
 def test_a_network_teaches_known_and_unknown_entries() -> None:
     training = training_on(hide(easy_data()[1], "pal:0.4"))
     step = methods.get("partly").start(training, {"teacher": "network"})
@@ -466,10 +488,9 @@ def test_a_network_teaches_known_and_unknown_entries() -> None:
     assert step(logits, replace(batch, teacher=told)) == pytest.approx(expected.item())
     told = torch.linspace(-6, 3, 600).view(120, 5)
     p = torch.sigmoid(told)
-    weights = (p + 0.003) ** 0.25 / ((p + 0.003) ** 0.25).mean()
     terms = nn.functional.binary_cross_entropy_with_logits(logits, p, reduction="none")
     found = step(logits, replace(batch, teacher=told))
-    assert found == pytest.approx((weights * terms).mean().item())
+    assert found == pytest.approx(focused(terms, told))
     with pytest.raises(ConfigError, match="teaches a linear layer"):
         methods.get("partly").start(replace(training, kind="mlp"), {"teacher": "network"})
 
@@ -496,6 +517,11 @@ def test_partly_takes_a_network_where_it_pays() -> None:
     assert chosen(many).teacher == "network"
     assert "network" in chosen(many).notes[0]
     assert chosen(many, kind="resnet50").teacher == "self"
+    images = {"kind": "resnet50", "averaged": True, "fine_tuned": True}
+    assert chosen(labels, **images).teacher == "average"
+    for other in ({"averaged": False}, {"fine_tuned": False}):
+        assert chosen(labels, **images | other).teacher == "self"
+    assert chosen(easy_data()[1], **images).teacher == "self"
     assert chosen(np.tile(easy_data()[1], (50, 1))).teacher == "self"  # nothing is unknown
 
 

@@ -215,5 +215,5 @@ def test_the_shipped_protocol_is_sound(tmp_path):
             assert len(choices_of(data, table, method)) == data.choices
     *rest, photographs = plan.data
     assert {data.methods for data in rest} == {tuple(methods.available())}
-    assert set(photographs.knobs) == {"learning_rate", "head_factor"}
+    assert set(photographs.knobs) == {"learning_rate", "head_factor", "head_decay"}
     assert photographs.config.batch_norm == "keep"  # for every method

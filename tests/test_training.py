@@ -159,7 +159,7 @@ def test_learning_rates_follow_the_schedule(schedule):
     [("adam", torch.optim.Adam), ("adamw", torch.optim.AdamW), ("sgd", torch.optim.SGD)],
 )
 def test_every_optimiser_learns_and_decays(tmp_path, name, kind):
-    state = opened(feature_table(), optimiser=name, weight_decay=0.1)
+    state = opened(feature_table(), optimiser=name, weight_decay=0.1, head_decay=0.1)
     assert type(state.optimisers[0]) is kind
     for group in state.optimisers[0].param_groups:  # a bias does not decay
         assert {group["weight_decay"]} == {0.1 if p.ndim > 1 else 0.0 for p in group["params"]}
@@ -172,6 +172,18 @@ def test_every_optimiser_learns_and_decays(tmp_path, name, kind):
         for decay in (0.0, 1.0)
     )
     assert decayed < plain
+
+
+def test_the_head_decays_by_itself():
+    state = opened(feature_table(), backbone="mlp:4", weight_decay=0.1, head_decay=0.2)
+    decays = {
+        id(weight): group["weight_decay"]
+        for group in state.optimisers[0].param_groups
+        for weight in group["params"]
+        if weight.ndim > 1
+    }
+    assert {decays[id(p)] for p in state.model.backbone.parameters() if p.ndim > 1} == {0.1}
+    assert decays[id(state.model.head.weight)] == 0.2
 
 
 def test_bfloat16_on_a_cpu(pictures):
@@ -332,6 +344,7 @@ def test_every_problem_of_a_config_is_named_at_once():
         {"learning_rate": float("nan")},
         {"clip": -1.0},
         {"weight_decay": -0.1},
+        {"head_decay": -0.1},
         {"workers": -1},
         {"device": "toaster"},
     ],
@@ -434,6 +447,7 @@ def test_config_json_says_everything(tmp_path):
     chosen = {"backbone": "linear", "batch_size": size, "learning_rate": 0.01, "warmup": 0.0}
     chosen |= {pick.name: pick.value for pick in config.picks(table)}
     chosen |= {"schedule": "cosine", "ema": 0.0, "batch_norm": "train", "head_factor": 1.0}
+    chosen |= {"weight_decay": 0.0}
     assert {name: record[name] for name in asdict(config)} == asdict(config) | chosen
     counts = table.counts_by_label()
     assert record["label_hash"] == table.content_hash
@@ -465,6 +479,7 @@ def test_what_is_not_given_follows_from_the_data(pictures):
         warmup=0.0,
         normalise="half",
         weight_decay=0.1,
+        head_decay=0.2,
         schedule="cosine",
         ema=0.5,
         batch_norm="train",
@@ -477,9 +492,12 @@ def test_a_method_picks_only_what_is_left_open(pictures):
     usual = Config(method="ign").complete(table)
     assert (usual.weight_decay, usual.ema, usual.schedule) == (0.0, 0.0, "cosine")
     picked = Config().complete(table)
-    assert 0 < picked.weight_decay == Config().picks(table)[0].value
-    assert Config(weight_decay=0.0).picks(table) == []
-    assert Config(weight_decay=0.0).complete(table).weight_decay == 0
+    assert 0 < picked.head_decay == Config().picks(table)[0].value
+    assert picked.weight_decay == 0
+    for given in (Config(weight_decay=0.1), Config(method="ign", weight_decay=0.1)):
+        assert given.picks(table) == []
+        assert given.complete(table).head_decay == 0.1  # of all weights, so of the head's too
+    assert Config(head_decay=0.0).complete(table).head_decay == 0
     on_images = Config().complete(pictures)
     assert (on_images.ema, on_images.schedule, on_images.batch_norm) == (0.99, "constant", "keep")
     assert Config(ema=0.5).complete(pictures).ema == 0.5
@@ -488,9 +506,11 @@ def test_a_method_picks_only_what_is_left_open(pictures):
 def test_picks_heed_what_the_user_chose(pictures):
     plain = Config(ema=0.0).complete(pictures)  # no average: then steps must become smaller
     assert (plain.ema, plain.schedule) == (0.0, "cosine")
-    assert Config(optimiser="adamw").complete(feature_table()).weight_decay == 0  # it is no prior
+    assert Config(optimiser="adamw").complete(feature_table()).head_decay == 0  # it is no prior
+    assert Config().complete(pictures).head_decay > 0
     for scratch in (Config(weights="none"), Config(backbone="small")):
-        assert scratch.complete(pictures).batch_norm == "train"  # there is nothing to keep
+        complete = scratch.complete(pictures)
+        assert (complete.batch_norm, complete.head_decay) == ("train", 0)  # nothing came with them
 
 
 def test_a_network_without_buffers_is_averaged():
@@ -537,7 +557,7 @@ def test_a_prior_weighs_less_the_more_is_known():
 
 def test_what_was_picked_is_said(capsys):
     train(feature_table(), QUICK)
-    assert "partly picks weight_decay" in capsys.readouterr().err
+    assert "partly picks head_decay" in capsys.readouterr().err
 
 
 def test_the_teacher_is_the_average_of_the_weights():

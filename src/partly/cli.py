@@ -91,7 +91,10 @@ HeadFactor = Annotated[
     float | None, typer.Option(help="learning rate of the head, × --lr [10 if fine-tuned, else 1]")
 ]
 Optimiser = Annotated[str | None, typer.Option(help="adam, adamw or sgd [adam]")]
-WeightDecay = Annotated[float | None, typer.Option(help="[as the method picks, else 0]")]
+WeightDecay = Annotated[float | None, typer.Option(help="of all weights but biases [0]")]
+HeadDecay = Annotated[
+    float | None, typer.Option(help="weight decay of the head [as the method picks, else the same]")
+]
 Warmup = Annotated[float | None, typer.Option(help="share of steps [0 if linear, else 0.05]")]
 Schedule = Annotated[
     str | None, typer.Option(help="cosine or constant [as the method picks, else cosine]")
@@ -365,6 +368,7 @@ def train(
     head_factor: HeadFactor = None,
     optimiser: Optimiser = None,
     weight_decay: WeightDecay = None,
+    head_decay: HeadDecay = None,
     warmup: Warmup = None,
     schedule: Schedule = None,
     clip: Clip = None,
@@ -493,6 +497,7 @@ def compare(
     head_factor: HeadFactor = None,
     optimiser: Optimiser = None,
     weight_decay: WeightDecay = None,
+    head_decay: HeadDecay = None,
     warmup: Warmup = None,
     schedule: Schedule = None,
     ema: Ema = None,

@@ -36,7 +36,7 @@ def _share(value: Any) -> bool:
 NUMBERS = (
     (("epochs", "batch_size", "image_size"), WHOLE, _above_0, "a whole number above 0"),
     (("learning_rate", "head_factor"), ANY, _above_0, "a number above 0"),
-    (("clip", "weight_decay"), ANY, _from_0, "a number of 0 or more"),
+    (("clip", "weight_decay", "head_decay"), ANY, _from_0, "a number of 0 or more"),
     (("workers", "checkpoint_steps", "seed"), WHOLE, _from_0, "a whole number of 0 or more"),
     (("warmup", "ema", "hold_out"), ANY, _share, "a number in [0, 1)"),
 )
@@ -69,7 +69,8 @@ class Config:
     learning_rate: float | None = None  # None: 1e-2 if linear, 1e-4 if fine-tuned, else 1e-3
     head_factor: float | None = None  # the head's rate, × learning_rate; None: 10 if fine-tuned
     optimiser: str = "adam"
-    weight_decay: float | None = None  # None: as the method picks, else 0. Biases do not decay
+    weight_decay: float | None = None  # of all weights but biases; None: 0
+    head_decay: float | None = None  # of the head alone; None: as the method picks, else the same
     warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
     schedule: str | None = None  # cosine or constant; None: as the method picks, else cosine
     clip: float = 0.0  # largest norm of the gradient; 0 is off
@@ -171,11 +172,13 @@ class Config:
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
         linear = self.head_only or backbone == "linear"
         tuned = self.fine_tuned(backbone)
-        picked = {pick.name: pick.value for pick in self.picks(table)}
         usual = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
+        picked = usual | {pick.name: pick.value for pick in self.picks(table)}
+        if self.head_decay is None:
+            picked.setdefault("head_decay", picked.get("weight_decay", self.weight_decay))
         return replace(
             self,
-            **usual | picked,
+            **picked,
             backbone=backbone,
             normalise=self.normalise
             or (None if table.features is not None else models.normalisation(backbone)),

@@ -84,6 +84,7 @@ class Training:
     seed: int = 0
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     kind: str = "linear"  # of model: linear or mlp on features, else the name of a backbone
+    fine_tuned: bool = False  # whether the backbone has learnt elsewhere before
     averaged: bool = False  # whether an average of the model's weights is kept
     audited: bool = (
         False  # whether pseudo-labels are to be remembered, to compare them with a truth
@@ -273,13 +274,14 @@ MANY = 5000  # images: enough for a network to teach a linear layer, and for a c
 
 def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
     images, entries = len(table), len(table) * len(table.names)
-    if kind == "linear" and config.optimiser != "adamw":  # whose decay is no prior
+    free = config.weight_decay is None and config.optimiser != "adamw"  # whose decay is no prior
+    if free and (kind == "linear" or config.fine_tuned(kind)):
         features = math.inf if table.features is None else table.features.shape[1]
         strength = min(STRONGEST_PRIOR, 1.5 * math.sqrt(images), (features / 16) ** 2)
         yield Pick(
-            "weight_decay",
+            "head_decay",
             2 * strength / entries,  # the loss is a mean over entries, the gradient of |W|² is 2W
-            f"a prior on the weights, {strength:.2g}·|W|² beside the likelihood of all entries, "
+            f"a prior on the head, {strength:.2g}·|W|² beside the likelihood of all entries, "
             "for labels with few known positives",
         )
     if kind in ("linear", "mlp"):
@@ -301,7 +303,7 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
         "focus": {"focus": 0.0},
         "averaged weights": {"ema": 0.0, "schedule": "cosine"},
         "kept batch norm": {"batch_norm": "train"},
-        "weight prior": {"weight_decay": 0.0},
+        "weight prior": {"head_decay": 0.0},
     },
 )
 def _partly(
@@ -354,7 +356,7 @@ def _partly(
             )
         if audited is not None:
             batch.remember(audited, pseudo)
-        return losses.consistent(
+        entries = losses.consistent(
             logits,
             batch.labels,
             batch.of_mixed(pseudo) if taught else pseudo,
@@ -362,9 +364,23 @@ def _partly(
             picked=training.pick(batch, taken),
             alpha=alpha,
             beta=beta,
+            reduction="none",
         )
+        if taught:
+            entries = entries * attend(batch.of_mixed(torch.sigmoid(believed)), sharpness)
+        return entries.mean()
 
     return step
+
+
+def attend(expected: Tensor, focus: float) -> Tensor:
+    """How much an entry counts [B, L], 1 on average: the more, the likelier it is positive.
+
+    It depends on the image alone, not on its label, so what is learnt is as well calibrated as with
+    equal weights; but the many entries that everybody knows to be negative leave the rest in peace.
+    """
+    attention = (expected + RARE) ** focus
+    return attention / attention.mean()
 
 
 def _learn_from_network(training: Training, focus: float) -> Step:
@@ -378,8 +394,7 @@ def _learn_from_network(training: Training, focus: float) -> Step:
             batch.remember(audited, told)
         nothing = torch.full_like(batch.labels, UNKNOWN)
         told = replace(batch, own=nothing).of_mixed(told)
-        attention = (told + RARE) ** focus
-        return losses.consistent(logits, nothing, told, weight=attention / attention.mean())
+        return losses.consistent(logits, nothing, told, weight=attend(told, focus))
 
     return step
 
@@ -392,12 +407,20 @@ def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
     """
     images, labels = len(training.table), len(training.table.names)
     if wanted == "auto":
-        useful = plain and images >= MANY and training.table.known < images * labels
-        wanted = "network" if training.kind == "linear" and useful else "self"
-        if wanted == "network":
+        wanted = "self"
+        if training.table.known == images * labels:
+            pass  # there is nothing to teach
+        elif training.kind == "linear" and plain and images >= MANY:
+            wanted = "network"
             training.notes.append(
                 "a network of one hidden layer teaches the linear one "
                 f"(there are {MANY:,} images or more, and labels to learn)"
+            )
+        elif training.averaged and training.fine_tuned:
+            wanted = "average"
+            training.notes.append(
+                "the average of the weights says what the unknown labels may be, for about a third "
+                "more time (teacher=self does without)"
             )
     if wanted == "average" and not training.averaged:
         raise ConfigError("teacher=average needs averaged weights: set ema above 0")

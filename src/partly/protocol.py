@@ -41,6 +41,7 @@ KNOBS = (
     "head_factor",
     "optimiser",
     "weight_decay",
+    "head_decay",
     "warmup",
     "schedule",
     "clip",

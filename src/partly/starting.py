@@ -141,9 +141,16 @@ def start(
     torch.manual_seed(config.seed)
     facts = propensity.estimate(table, config.expected_positives)
     training = methods.Training(
-        table, facts, config.epochs, config.seed, device, config.kind(table), bool(config.ema),
-        audited,
-    )  # fmt: skip
+        table,
+        facts,
+        config.epochs,
+        config.seed,
+        device,
+        kind=config.kind(table),
+        fine_tuned=table.features is None and config.fine_tuned(config.kind(table)),
+        averaged=bool(config.ema),
+        audited=audited,
+    )
     method = methods.get(config.method)
     method.rehearse(training, config.options)
     step_loss = method.start(training, config.options)
@@ -191,10 +198,13 @@ def make_optimisers(
     """One for the model; a second, 10 times as fast, for ROLE's estimates where there are any."""
     rate = config.learning_rate
     assert rate is not None
-    decay = config.weight_decay or 0.0
+    parts = (
+        (model.backbone, 1.0, config.weight_decay or 0.0),
+        (model.head, config.head_factor or 1.0, config.head_decay or 0.0),
+    )
     groups = [
         {"params": chosen, "base_lr": rate * factor, "weight_decay": decay if is_weight else 0.0}
-        for part, factor in ((model.backbone, 1.0), (model.head, config.head_factor or 1.0))
+        for part, factor, decay in parts
         for is_weight in (True, False)  # a bias or a scale has nothing to gain from being small
         if (chosen := [p for p in part.parameters() if (p.ndim > 1) == is_weight])
     ]

@@ -248,7 +248,7 @@ def train_teacher(table: LabelTable, config: Config) -> dict[str, Tensor]:
     plan = replace(config, **PLAIN, backbone=TEACHER, head_only=False)
     plan = replace(plan, options={**config.options, "teacher": "self"}, start="prior", ema=0.0)
     plan = replace(plan, learning_rate=2e-3, head_factor=1.0, warmup=0.0)
-    plan = replace(plan, schedule="cosine", weight_decay=0.0)
+    plan = replace(plan, schedule="cosine", weight_decay=0.0, head_decay=0.0)
     return train(table, plan, quiet=True).model.state_dict()
 
 
@@ -258,7 +258,8 @@ def start_linearly(state: State, quiet: bool) -> None:
     seen = look_through(backbone, config, state.training.table, quiet=quiet)
     plan = replace(config, **PLAIN, head_only=True, epochs=LINEAR_EPOCHS)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, head_factor=None)
-    plan = replace(plan, weight_decay=None, schedule=None, ema=None, batch_norm=None)
+    plan = replace(plan, weight_decay=None, head_decay=None)
+    plan = replace(plan, schedule=None, ema=None, batch_norm=None)
     if "teacher" in methods.get(config.method).options:
         plan = replace(plan, options={**config.options, "teacher": "self"})
     linear = train(seen, plan, quiet=True).model
