@@ -93,7 +93,9 @@ def posterior(
     """
 
     def positive_number(value: Tensor | float) -> Tensor:
-        return torch.as_tensor(value, dtype=torch.float32, device=logits.device).clamp(SMALLEST)
+        if not isinstance(value, Tensor):  # made on the device: sent there, it would be waited for
+            value = torch.full((), value, device=logits.device)
+        return value.to(logits.device, torch.float32).clamp(SMALLEST)
 
     def log_ratio(weight_known: float, weight_unknown: float) -> Tensor:
         """log of what annotation and weights leave of positives, over what of negatives."""
