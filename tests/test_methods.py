@@ -428,7 +428,7 @@ def test_partly_climbs_the_likelihood_of_what_was_observed(setting: str) -> None
     training = training_on(hide(easy_data()[1], setting))
     batch, known = batch_of(training), training.propensity
     logits = torch.linspace(-3, 3, batch.labels.numel()).view(batch.labels.shape).requires_grad_()
-    methods.get("partly").start(training)(logits, batch).backward()
+    methods.get("partly").start(training, {"focus": 0.0})(logits, batch).backward()
     found, logits.grad = logits.grad, None
     chances = (torch.from_numpy(c).float() for c in (known.positive, known.negative))
     observed_likelihood(logits, batch.labels, *chances).mean().backward()
@@ -438,7 +438,7 @@ def test_partly_climbs_the_likelihood_of_what_was_observed(setting: str) -> None
 def test_where_labels_are_missing_at_random_partly_ignores_them() -> None:
     training = training_on(hide(easy_data()[1], "pal:0.4"))
     batch = batch_of(training)
-    step = methods.get("partly").start(training)
+    step = methods.get("partly").start(training, {"focus": 0.0})
     logits = torch.linspace(-3, 3, batch.labels.numel()).view(batch.labels.shape).requires_grad_()
     step(logits, batch).backward()
     found, logits.grad = logits.grad, None
@@ -479,6 +479,29 @@ def test_partly_attends_to_what_its_teacher_takes_for_positive() -> None:
     assert focused_step(logits, batch) == pytest.approx(focused(terms, told))
 
 
+@pytest.mark.parametrize(
+    ("setting", "kind", "attentive"),
+    [
+        ("fal", "linear", True),
+        ("pal:0.4", "linear", True),
+        ("ppl:0.5", "linear", False),  # no negative could correct a false belief
+        ("pal:0.4", "mlp", False),
+        ("pal:0.4", "small", False),
+    ],
+)
+def test_when_partly_attends_to_its_own_belief(setting: str, kind: str, attentive: bool) -> None:
+    training = replace(training_on(hide(easy_data()[1], setting)), kind=kind)
+    batch, logits = batch_of(training), torch.linspace(-6, 3, 600).view(120, 5)
+    found, plain = (
+        methods.get("partly").start(training, {"teacher": "self", **focus})(logits, batch)
+        for focus in ({}, {"focus": 0.0})
+    )
+    assert (found != plain) == attentive
+    if setting == "fal":
+        terms = losses.bce(logits, batch.labels, reduction="none")
+        assert found == pytest.approx(focused(terms, logits))
+
+
 def test_a_network_teaches_known_and_unknown_entries() -> None:
     training = training_on(hide(easy_data()[1], "pal:0.4"))
     step = methods.get("partly").start(training, {"teacher": "network"})
@@ -491,8 +514,8 @@ def test_a_network_teaches_known_and_unknown_entries() -> None:
     terms = nn.functional.binary_cross_entropy_with_logits(logits, p, reduction="none")
     found = step(logits, replace(batch, teacher=told))
     assert found == pytest.approx(focused(terms, told))
-    with pytest.raises(ConfigError, match="teaches a linear layer"):
-        methods.get("partly").start(replace(training, kind="mlp"), {"teacher": "network"})
+    with pytest.raises(ConfigError, match="teaches a linear layer or an mlp"):
+        methods.get("partly").start(replace(training, kind="resnet50"), {"teacher": "network"})
 
 
 @pytest.mark.parametrize("option", [{"weight": 0.5}, {"q": 0.5}, {"share": "all"}])
@@ -522,7 +545,8 @@ def test_partly_takes_a_network_where_it_pays() -> None:
     for other in ({"averaged": False}, {"fine_tuned": False}):
         assert chosen(labels, **images | other).teacher == "self"
     assert chosen(easy_data()[1], **images).teacher == "self"
-    assert chosen(np.tile(easy_data()[1], (50, 1))).teacher == "self"  # nothing is unknown
+    assert chosen(many, kind="mlp").teacher == "network"
+    assert chosen(np.tile(easy_data()[1], (50, 1))).teacher == "network"  # it smooths the labels
 
 
 def test_of_many_images_with_one_known_positive_each_has_its_own_chance() -> None:
