@@ -543,21 +543,6 @@ def test_a_network_teaches_and_resumes_to_the_same_end(tmp_path):
         assert torch.equal(resumed.model.state_dict()[name], tensor)
 
 
-def test_who_teaches_a_linear_layer_has_had_a_teacher():
-    plans = []
-
-    def note(table, config, **_):
-        plans.append(config)
-        return train(table, config, quiet=True)
-
-    table = feature_table(60)
-    with mock.patch.object(training, "train", side_effect=note):
-        train(table, replace(QUICK, options={"teacher": "network"}, epochs=1), quiet=True)
-    taught = [(plan.backbone, plan.options["teacher"]) for plan in plans]
-    assert taught == [(training.TEACHER, "network"), (training.TEACHER, "self")]
-    assert len({QUICK.seed, *(plan.seed for plan in plans)}) == 3  # else they would be too alike
-
-
 def test_a_linear_start_before_an_averaged_teacher(pictures):
     config = replace(PICTURES, epochs=1, linear_start=True, options={"teacher": "average"})
     assert train(pictures, config, quiet=True).names == pictures.names

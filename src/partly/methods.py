@@ -269,7 +269,7 @@ TEACHERS = ("auto", "self", "average", "network")
 ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
 RARE = 0.003  # a probability below which entries count nearly alike
-MANY = 5000  # images: enough for a network to teach, and for a c₊ of each image
+MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
 
 def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
@@ -388,8 +388,8 @@ def attend(expected: Tensor, focus: float) -> Tensor:
 
 
 def _learn_from_network(training: Training, focus: float) -> Step:
-    """The step of a model that learns a network's probabilities, of all entries alike: the network
-    has seen the labels, and smooths them. Entries that may be positive weigh more."""
+    """The step of a linear layer that learns a network's probabilities, of all entries alike: the
+    network has seen the labels, and smooths them. Entries that may be positive weigh more."""
     audited = training.pseudo_labels() if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -410,13 +410,12 @@ def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
     network whose loss is tilted would have to be set upright before it could teach.
     """
     images, labels = len(training.table), len(training.table.names)
-    on_features = training.kind in ("linear", "mlp")
     if wanted == "auto":
         wanted = "self"
-        if on_features and plain and images >= MANY:
+        if training.kind == "linear" and plain and images >= MANY:
             wanted = "network"
             training.notes.append(
-                "a network of one hidden layer is trained first and teaches this model "
+                "a network of one hidden layer teaches the linear one "
                 f"(there are {MANY:,} images or more)"
             )
         elif training.averaged and training.fine_tuned and training.table.known < images * labels:
@@ -427,8 +426,8 @@ def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
             )
     if wanted == "average" and not training.averaged:
         raise ConfigError("teacher=average needs averaged weights: set ema above 0")
-    if wanted == "network" and not on_features:
-        raise ConfigError("teacher=network teaches a linear layer or an mlp on features only")
+    if wanted == "network" and training.kind != "linear":
+        raise ConfigError("teacher=network teaches a linear layer on features, nothing else")
     if wanted == "network" and not plain:
         raise ConfigError("teacher=network goes with weight=1, q=1 and share=off only")
     return wanted

@@ -22,7 +22,7 @@ from partly.labels import LabelTable
 from partly.processes import keep_memory
 from partly.progress import silent, tell
 
-TEACHER = "mlp:768"  # the network that teaches a model on features
+TEACHER = "mlp:768"  # the network that teaches a linear layer on features
 
 
 @dataclass

@@ -232,7 +232,7 @@ def learn_before(state: State, quiet: bool) -> None:
     """What is learnt before the first step: by the network that teaches, by the head alone."""
     say = silent if quiet else tell
     if state.network is not None:
-        say(f"training a network ({TEACHER}) that will teach")
+        say(f"training a network ({TEACHER}) that will teach the linear layer")
         state.network.load_state_dict(train_teacher(state.training.table, state.config))
     if state.config.linear_start and state.training.table.features is None:
         say(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
@@ -244,15 +244,10 @@ PLAIN: Mapping[str, Any] = {"linear_start": False, "mix": "none", "hold_out": 0.
 
 
 def train_teacher(table: LabelTable, config: Config) -> dict[str, Tensor]:
-    """The weights of a network that has learnt from the same labels, to teach.
-
-    Who teaches a linear layer has itself learnt from such a network: by its second generation it
-    knows more than it would from the labels alone. Who teaches a network has learnt alone.
-    """
-    teacher = "network" if config.kind(table) == "linear" else "self"
+    """The weights of a network that has learnt from the same labels, to teach a linear layer."""
     plan = replace(config, **PLAIN, backbone=TEACHER, head_only=False)
-    plan = replace(plan, options={**config.options, "teacher": teacher}, start="prior", ema=0.0)
-    plan = replace(plan, learning_rate=2e-3, head_factor=1.0, warmup=0.0, seed=config.seed + 1)
+    plan = replace(plan, options={**config.options, "teacher": "self"}, start="prior", ema=0.0)
+    plan = replace(plan, learning_rate=2e-3, head_factor=1.0, warmup=0.0)
     plan = replace(plan, schedule="cosine", weight_decay=0.0, head_decay=0.0)
     return train(table, plan, quiet=True).model.state_dict()
 
