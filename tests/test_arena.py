@@ -198,6 +198,15 @@ def test_the_page_is_a_pure_function_of_the_json(finished):
     assert "| partly − best baseline | " in page
     assert "| partly − bce | " in page
     assert "which favours it" in page
+    errors = {}
+    for run in results["runs"]:
+        errors.setdefault((run["method"], run["setting"]), []).append(run["calibration_error"])
+    calibration = page[page.index("### Calibration") :].splitlines()
+    row = next(line for line in calibration if line.startswith("| first "))
+    cells = [("partly", setting) for setting in results["settings"]] + [("bce", "fal")]
+    assert row.split(" | ")[1:] == [
+        f"{100 * np.mean(errors[cell]):.1f}" + " |" * (cell == cells[-1]) for cell in cells
+    ]
 
 
 def made_up(verdict: str, middle: float) -> dict[str, Any]:

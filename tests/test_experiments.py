@@ -172,7 +172,20 @@ def made_up(settings: list[str], **means: float) -> dict[str, Any]:
 def test_one_seed_has_no_deviation():
     results = made_up(["spl", "fal"], an=0.1234)
     assert experiments.to_markdown(results).splitlines()[2] == "| an | **12.3** | – |"
-    assert experiments.to_csv(results).splitlines()[1] == "an,spl,0.1234,,1"
+    assert experiments.to_csv(results).splitlines()[1] == "an,spl,0.1234,,1,0"
+
+
+def test_a_seed_that_diverged_is_counted():
+    results = made_up(["spl"], an=0.1, ign=0.3)
+    failed = {"setting": "spl", "seed": 1, "mAP": None, "error": "the loss is not finite"}
+    results["runs"] += [{"method": "an", **failed}, {"method": "wan", **failed}]
+    (line,) = (x for x in experiments.to_markdown(results).splitlines() if x.startswith("| an "))
+    assert line == "| an | <u>10.0 (1 diverged)</u> |"
+    assert [row.split(",")[0] for row in experiments.to_csv(results).splitlines()[1:]] == [
+        "an",
+        "ign",
+    ]
+    assert experiments.to_csv(results).splitlines()[1].endswith(",1,1")
 
 
 def test_equal_figures_share_a_place_and_references_have_none():

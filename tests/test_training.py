@@ -590,6 +590,41 @@ def test_random_weights_have_no_statistics_to_keep(pictures):
     assert state.keeps_statistics
 
 
+def test_fine_tuning_goes_on_and_predicts_as_it_did(tmp_path, pictures):
+    """All that the method picks for pretrained weights, through a crash and into the predictor."""
+    model = models.build("test_resnet", 4, size=16)
+    statistics = {n: t for n, t in model.backbone.named_buffers() if n.endswith("running_mean")}
+    for number, tensor in enumerate(statistics.values()):
+        tensor.fill_(0.1 * number)
+    weights = tmp_path / "weights.pth"
+    torch.save(model.backbone.state_dict(), weights)
+    config = Config(backbone="test_resnet", weights=str(weights), image_size=16, epochs=2)
+    config = replace(config, batch_size=16, checkpoint_steps=3)
+    table = hide(pictures, "pal:0.5")
+    whole = train(table, config, tmp_path / "whole", quiet=True)
+    record = checkpoint.read_json(tmp_path / "whole" / runs.CONFIG)
+    assert (record["batch_norm"], record["ema"], record["schedule"]) == ("keep", 0.99, "constant")
+    assert record["head_decay"] > 0 == record["weight_decay"]
+    kept = dict(whole.model.backbone.named_buffers())
+    assert all(torch.equal(kept[name], tensor) for name, tensor in statistics.items())
+
+    take, taken = training.take_step, []
+
+    def die(state, rows, inputs):
+        if state.step == 7:
+            raise RuntimeError("killed")
+        taken.append(state.training.teacher)
+        return take(state, rows, inputs)
+
+    with mock.patch.object(training, "take_step", die), pytest.raises(RuntimeError, match="killed"):
+        train(table, config, tmp_path / "killed", quiet=True)
+    assert set(taken) == {"average"}
+    resumed = train(table, config, tmp_path / "killed", resume=True, quiet=True)
+    loaded = runs.load(tmp_path / "killed", "cpu")
+    for other in (resumed, loaded):
+        np.testing.assert_array_equal(other.probabilities(table), whole.probabilities(table))
+
+
 @pytest.mark.parametrize("largest", [64, 1024])
 def test_batches_grow_with_the_data(largest):
     sizes = [usual_batch_size(images, 16, largest) for images in range(1, 200_000, 777)]

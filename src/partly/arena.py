@@ -496,11 +496,12 @@ EXPLANATION = """\
 Every method tried the same number of choices of hyper-parameters, the defaults among them: training
 knobs, the same values for all, and options of its own. A knob that is not searched has for all
 methods the protocol's value, or where that leaves it open what the method picks for itself
-(`config` of each in the JSON): so on images `partly` alone averages its weights. `partly`, `epr`
-and `role` are told the mean number of positives an image, as published results of the last two are.
-On 5,000 feature rows or more `partly` trains a network first, which teaches the linear layer: that
-takes several times as long as a baseline. A choice was trained on the training images less those
-set aside, labels hidden with seed 0, and judged by mAP on those set aside at the last epoch; their
+(`config` of each in the JSON): so on images `partly` alone averages its weights, and learns what
+the unknown labels may be from that average, at a third more time a step. `partly`, `epr` and `role`
+are told the mean number of positives an image, as published results of the last two are. On 5,000
+feature rows or more `partly` trains a network first, which teaches the linear layer: that takes
+several times as long as a baseline. A choice was trained on the training images less those set
+aside, labels hidden with seed 0, and judged by mAP on those set aside at the last epoch; their
 labels were all shown, to every method alike. The best choice was trained on the whole training part
 with every seed. The test part was used for nothing but the figures below, with one exception: the
 best baseline of a setting is the one with the highest test mAP, which favours it. Intervals of 95 %
@@ -535,7 +536,44 @@ def to_markdown(arena: Results) -> str:
             ),
             "",
         ]
+    lines += _calibration(arena["data"], settings)
     return "\n".join([*lines, *(data_markdown(results) for results in arena["data"])])
+
+
+def _calibration(data: Sequence[Results], settings: Sequence[str]) -> list[str]:
+    """A table of how far probabilities are from what they say: ours, and the reference's."""
+
+    def error(results: Results, method: str, setting: str) -> str:
+        found = [
+            run["calibration_error"]
+            for run in results["runs"]
+            if (run["method"], run["setting"]) == (method, setting) and run["mAP"] is not None
+        ]
+        return f"{100 * mean(found):.1f}" if found else "–"
+
+    rows = [
+        _row(
+            results["name"],
+            [
+                *(error(results, results["ours"], setting) for setting in settings),
+                error(results, REFERENCE, "fal"),
+            ],
+        )
+        for results in data
+    ]
+    heads = [*map(label, settings), f"{REFERENCE}, full labels"]
+    return [
+        "### Calibration",
+        "",
+        "Expected calibration error on the test part in points, mean over seeds: of ours in each "
+        f"setting, and of {REFERENCE} on full labels, whose choice was searched for too. 15 bins "
+        "of equal width, all entries together.",
+        "",
+        _row("data", heads),
+        "|---|" + "---|" * len(heads),
+        *rows,
+        "",
+    ]
 
 
 def data_markdown(results: Results) -> str:

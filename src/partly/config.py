@@ -168,10 +168,9 @@ class Config:
 
     def complete(self, table: LabelTable) -> "Config":
         """The same with every None filled in: by the method's picks, the kind of data, or usage."""
-        on_features = table.features is not None or self.head_only
         backbone = self.backbone or ("linear" if table.features is not None else "resnet50")
-        linear = self.head_only or backbone == "linear"
-        tuned = self.fine_tuned(backbone)
+        linear = self.kind(table) == "linear"
+        on_features, tuned = table.features is not None or linear, self.fine_tuned(backbone)
         usual = {name: value for name, value in USUAL.items() if getattr(self, name) is None}
         picked = usual | {pick.name: pick.value for pick in self.picks(table)}
         if self.head_decay is None:

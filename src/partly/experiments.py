@@ -463,24 +463,29 @@ def machine() -> str:
 
 
 def summarise(results: Results) -> list[dict[str, Any]]:
-    """Mean and standard deviation of the mAP of each method in each setting."""
-    cells: dict[tuple[str, str], list[float]] = {}
+    """Mean and standard deviation of the mAP of each method in each setting, over the seeds that
+    came to an end; `diverged` counts the others. A cell of which none did is left out."""
+    cells: dict[tuple[str, str], list[float | None]] = {}
     references = {row["name"] for row in results["methods"] if row["reference"]}
     for run in results["runs"]:
         settings = results["settings"] if run["method"] in references else [run["setting"]]
         for setting in settings:
-            if run["mAP"] is not None:
-                cells.setdefault((run["method"], setting), []).append(run["mAP"])
-    return [
-        {
-            "method": method,
-            "setting": setting,
-            "mean": mean(scores),
-            "deviation": stdev(scores) if len(scores) > 1 else None,
-            "seeds": len(scores),
-        }
-        for (method, setting), scores in cells.items()
-    ]
+            cells.setdefault((run["method"], setting), []).append(run["mAP"])
+    summary = []
+    for (method, setting), found in cells.items():
+        scores = [score for score in found if score is not None]
+        if scores:
+            summary.append(
+                {
+                    "method": method,
+                    "setting": setting,
+                    "mean": mean(scores),
+                    "deviation": stdev(scores) if len(scores) > 1 else None,
+                    "seeds": len(scores),
+                    "diverged": len(found) - len(scores),
+                }
+            )
+    return summary
 
 
 def ranks(results: Results) -> dict[tuple[str, str], int]:
@@ -524,11 +529,13 @@ def to_markdown(results: Results) -> str:
 
 
 def format_cell(cell: Mapping[str, Any] | None) -> str:
-    """`58.7 ± 0.1`, in points; a dash where there is no result."""
+    """`58.7 ± 0.1`, in points, and how many seeds diverged; a dash where there is no result."""
     if cell is None:
         return "–"
     text = f"{100 * cell['mean']:.1f}"
-    return text if cell["deviation"] is None else f"{text} ± {100 * cell['deviation']:.1f}"
+    if cell["deviation"] is not None:
+        text += f" ± {100 * cell['deviation']:.1f}"
+    return f"{text} ({cell['diverged']} diverged)" if cell.get("diverged") else text
 
 
 def label(setting: str) -> str:
@@ -539,7 +546,7 @@ def label(setting: str) -> str:
 def to_csv(results: Results) -> str:
     """One line a method and setting."""
     text = io.StringIO()
-    fields = ("method", "setting", "mean", "deviation", "seeds")
+    fields = ("method", "setting", "mean", "deviation", "seeds", "diverged")
     writer = csv.DictWriter(text, fields, lineterminator="\n")
     writer.writeheader()
     writer.writerows(summarise(results))

@@ -199,10 +199,15 @@ def available() -> list[str]:
     return list(_REGISTRY)
 
 
+def plain_name(name: str) -> str:
+    """How names are compared: hyphens and underscores are the same."""
+    return name.strip().lower().replace("-", "_")
+
+
 def get(name: str) -> Method:
-    """The method of this name; hyphens and underscores are the same."""
+    """The method of this name, however it is spelt."""
     for known in _REGISTRY.values():
-        if known.name.replace("-", "_") == name.strip().lower().replace("-", "_"):
+        if plain_name(known.name) == plain_name(name):
             return known
     close = get_close_matches(name, _REGISTRY, n=1)
     hint = f" (did you mean '{close[0]}'?)" if close else ""

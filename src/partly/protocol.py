@@ -314,17 +314,14 @@ def _data_problems(entry: Table, top: Table, folder: Path, needed: bool) -> Iter
     yield from _search_setting_problems(sound, top)
     ours = top.get("ours", "partly")
     listed = sound.get("methods", top.get("methods"))
-    if listed is not None and _plain(ours) not in map(_plain, listed):
+    plain = registry.plain_name
+    if listed is not None and plain(ours) not in map(plain, listed):
         yield f"'{ours}', which is ours, is not among its methods {', '.join(listed)}"
     if ("path" in entry) == ("draw" in entry):
         yield "it needs either a path or draw = { train = 400, test = 200, size = 48 }"
     yield from (f"draw{problem}" for problem in _draw_problems(sound.get("draw")))
     if "path" in sound and needed:
         yield from _source_problems(sound, folder)
-
-
-def _plain(method: str) -> str:
-    return method.strip().lower().replace("-", "_")
 
 
 def _shared_problems(table: Table, training: Values) -> Iterator[str]:
