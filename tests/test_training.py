@@ -543,6 +543,50 @@ def test_a_network_teaches_and_resumes_to_the_same_end(tmp_path):
         assert torch.equal(resumed.model.state_dict()[name], tensor)
 
 
+# How many positives are there?
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_how_many_positives_there_are_is_guessed(share, tmp_path, capsys):
+    full = feature_table(2000)
+    expected = full.counts_by_image().positive.mean()
+    table = hide(full, f"ppl:{share}")
+    train(table, replace(QUICK, epochs=1), tmp_path / "run")
+    found = checkpoint.read_json(tmp_path / "run" / runs.CONFIG)["expected_positives"]
+    assert found == pytest.approx(expected, rel=0.25)  # half known would be 40 % off
+    assert "of the positives seem to be" in capsys.readouterr().err
+    with mock.patch.object(training, "guess_positives", side_effect=AssertionError("again")):
+        train(table, replace(QUICK, epochs=1), tmp_path / "run", resume=True, quiet=True)
+
+
+def test_nothing_is_guessed_that_is_told_or_needless(pictures):
+    config, full = replace(QUICK, epochs=1), feature_table()
+    small = hide(feature_table(40), "ppl:0.5")
+    assert training.guess_positives(hide(full, "pal:0.5"), config, True) is None  # negatives
+    assert training.guess_positives(small, config, True) is None  # too few
+    scratch = replace(PICTURES, weights="none")
+    assert training.guess_positives(hide(pictures, "ppl:0.9"), scratch, True) is None
+    with mock.patch.object(training, "guess_positives", side_effect=AssertionError("needless")):
+        train(hide(full, "ppl:0.5"), replace(config, expected_positives=2.0), quiet=True)
+        train(hide(full, "ppl:0.5"), replace(config, method="an"), quiet=True)
+
+
+def test_of_images_it_is_guessed_by_what_the_weights_see(pictures, some_weights):
+    config = Config(backbone="test_resnet", weights=str(some_weights), image_size=16)
+    table = hide(pictures, "ppl:0.9")
+    found = training.guess_positives(table, config.complete(table), True)
+    known = (table.values == 1).sum() / len(table)
+    assert known <= found < 4
+
+
+def test_many_labels_are_guessed_by_the_frequent_ones(monkeypatch):
+    monkeypatch.setattr(training, "SEEN_LABELS", 2)
+    full = feature_table(2000)
+    table = hide(full, "ppl:0.3")
+    found = training.guess_positives(table, QUICK, True)
+    assert found == pytest.approx(full.counts_by_image().positive.mean(), rel=0.35)  # of two labels
+
+
 def test_a_linear_start_before_an_averaged_teacher(pictures):
     config = replace(PICTURES, epochs=1, linear_start=True, options={"teacher": "average"})
     assert train(pictures, config, quiet=True).names == pictures.names
@@ -590,23 +634,30 @@ def test_random_weights_have_no_statistics_to_keep(pictures):
     assert state.keeps_statistics
 
 
-def test_fine_tuning_goes_on_and_predicts_as_it_did(tmp_path, pictures):
-    """All that the method picks for pretrained weights, through a crash and into the predictor."""
+@pytest.fixture
+def some_weights(tmp_path) -> Path:
+    """Of a small network, as if it had learnt elsewhere: its batch norms have statistics."""
     model = models.build("test_resnet", 4, size=16)
-    statistics = {n: t for n, t in model.backbone.named_buffers() if n.endswith("running_mean")}
-    for number, tensor in enumerate(statistics.values()):
-        tensor.fill_(0.1 * number)
-    weights = tmp_path / "weights.pth"
-    torch.save(model.backbone.state_dict(), weights)
-    config = Config(backbone="test_resnet", weights=str(weights), image_size=16, epochs=2)
+    for number, (name, tensor) in enumerate(model.backbone.named_buffers()):
+        if name.endswith("running_mean"):
+            tensor.fill_(0.1 * number)
+    torch.save(model.backbone.state_dict(), tmp_path / "weights.pth")
+    return tmp_path / "weights.pth"
+
+
+def test_fine_tuning_goes_on_and_predicts_as_it_did(tmp_path, pictures, some_weights):
+    """All that the method picks for pretrained weights, through a crash and into the predictor."""
+    config = Config(backbone="test_resnet", weights=str(some_weights), image_size=16, epochs=2)
     config = replace(config, batch_size=16, checkpoint_steps=3)
     table = hide(pictures, "pal:0.5")
     whole = train(table, config, tmp_path / "whole", quiet=True)
     record = checkpoint.read_json(tmp_path / "whole" / runs.CONFIG)
     assert (record["batch_norm"], record["ema"], record["schedule"]) == ("keep", 0.99, "constant")
     assert record["head_decay"] > 0 == record["weight_decay"]
-    kept = dict(whole.model.backbone.named_buffers())
-    assert all(torch.equal(kept[name], tensor) for name, tensor in statistics.items())
+    given, kept = torch.load(some_weights), whole.model.backbone.state_dict()
+    statistics = [name for name in given if "running" in name]
+    assert statistics
+    assert all(torch.equal(kept[name], given[name]) for name in statistics)
 
     take, taken = training.take_step, []
 

@@ -136,7 +136,8 @@ class Method:
     given the labels that were hidden from the others. parts: what an ablation can remove, with the
     options, or fields of the `Config`, that remove it. picks: what it chooses of the `Config` where
     the user does not, given the table, the kind of model and the user's `Config`. search: values of
-    its options that a search for the best may try."""
+    its options that a search for the best may try. counts: it depends on the expected number of
+    positives an image."""
 
     name: str
     summary: str
@@ -147,6 +148,7 @@ class Method:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     picks: Callable[[LabelTable, str, Any], Iterable[Pick]] = _no_picks
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    counts: bool = False
 
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
         """The step of one training, with these options in place of the defaults."""
@@ -259,7 +261,8 @@ def from_loss(name: str, summary: str, loss: Callable[..., Tensor], **more: Any)
 
         return step
 
-    _REGISTRY[name] = Method(name, summary, make, options, **more)
+    counts = "expected_positives" in filled
+    _REGISTRY[name] = Method(name, summary, make, options, counts=counts, **more)
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
@@ -302,6 +305,7 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
     "partly",
     "the default: the likelihood of what was observed, by posterior pseudo-labels",
     picks=_partly_picks,
+    counts=True,
     parts={
         "posterior": {"targets": "prediction"},
         "teacher": {"teacher": "self"},
@@ -603,7 +607,11 @@ def _curriculum(
     return step
 
 
-@method("role", "regularised online label estimation: N×L estimates trained beside the model")
+@method(
+    "role",
+    "regularised online label estimation: N×L estimates trained beside the model",
+    counts=True,
+)
 def _role(training: Training) -> Step:
     estimates = role_estimates(training.table, training.seed).to(training.device)
     training.estimates = training.stores["estimates"] = estimates

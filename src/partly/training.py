@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, judging, methods, mixing, models, runs
+from partly import checkpoint, draws, judging, methods, mixing, models, propensity, runs
 from partly.config import Config
 from partly.data import missing_images
 from partly.errors import ConfigError, DataError, RunError, raise_if
@@ -33,6 +33,8 @@ from partly.starting import TEACHER, State, introduce, look_through, open_eye, s
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 LINEAR_EPOCHS = 6  # of a linear start
+# What is looked at to guess how many positives are known, and the fewest that are worth it.
+SEEN_ROWS, SEEN_IMAGES, SEEN_LABELS, FEW = 20_000, 4_000, 500, 100
 
 
 def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -86,6 +88,9 @@ def train(
         eye, record["origin"] = open_eye(config, folder if stored else None, stored.get("origin"))
         see = partial(look_through, eye, config, quiet=quiet)
         table, validation = see(table), validation and see(validation)
+    if config.expected_positives is None and methods.get(config.method).counts:
+        found = stored.get("expected_positives") or guess_positives(table, config, quiet)
+        config = replace(config, expected_positives=found)
     record = runs.describe(table, config) | record
     record["validation_hash"] = None if validation is None else validation.content_hash
     if stored:
@@ -226,6 +231,53 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 
 
 # --- before and after ----------------------------------------------------------------------------
+
+
+def guess_positives(table: LabelTable, config: Config, quiet: bool) -> float | None:
+    """How many positives an image has, where only positives are known: known ones / c₊.
+
+    c₊ is read off a linear layer that learns on one half of the images which entries were
+    annotated, and is asked about the other half. None where negatives are known, where there is
+    too little to learn from, or where images would be seen with random weights.
+    """
+    counts, say = table.counts_by_label(), silent if quiet else tell
+    on_images = table.features is None
+    known = int(counts.positive.sum())
+    if (
+        counts.negative.any()
+        or known < FEW
+        or (on_images and not config.fine_tuned(config.kind(table)))
+    ):
+        return None
+    rows = draws.order(config.seed, 0, len(table))[: SEEN_IMAGES if on_images else SEEN_ROWS]
+    sample = table.take(rows)
+    if on_images:
+        say(f"looking at {len(rows):,} images, to guess how many of the positives are known")
+        sample = look_through(open_eye(config)[0], config, sample, quiet=quiet)
+    assert sample.features is not None
+    place = np.full(len(table.names), -1)
+    frequent = np.argsort(-counts.positive, kind="stable")[:SEEN_LABELS]
+    place[frequent] = np.arange(len(frequent))
+    columns = place[sample.indices]
+    annotated = np.zeros((len(rows), len(frequent)), np.int8)
+    annotated[sample.rows[columns >= 0], columns[columns >= 0]] = 1
+    halves = np.array_split(np.arange(len(rows)), 2)
+    chances = np.empty(annotated.shape, np.float32)
+    plan = Config(options={"teacher": "self", "focus": 0.0}, epochs=20, hold_out=0.0)
+    plan = replace(plan, seed=config.seed, device=config.device)
+    for learnt, asked in (halves, halves[::-1]):
+        parts = (
+            LabelTable.from_dense(annotated[part], features=sample.features[part])
+            for part in (learnt, asked)
+        )
+        chances[asked] = train(next(parts), plan, quiet=True).probabilities(next(parts))
+    share = propensity.share_of_sure(chances[annotated == 1], propensity.is_single(table))
+    expected = known / (len(table) * share)
+    say(
+        f"no negative is known: about {100 * share:.2g} % of the positives seem to be, which makes "
+        f"{expected:.3g} an image (--expected-positives, if you know better)"
+    )
+    return expected
 
 
 def learn_before(state: State, quiet: bool) -> None:
