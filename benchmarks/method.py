@@ -38,6 +38,7 @@ from partly.workflow import parse_options
 RESULTS = Path(__file__).parent / "results"
 SHARE = 0.2  # of the training images, to judge by
 SETTINGS = "pal:0.3,ppl:0.6,spl"
+PARTLY = "partly"  # in place of a value: the one that it picks
 AVERAGED = {"ema": 0.99, "schedule": "constant"}
 Choices = dict[str, Any]
 Variants = dict[str, tuple[str, Choices]]
@@ -58,16 +59,21 @@ BOTH: Variants = {
 LINEAR: Variants = {
     "no teacher": ("partly", {"teacher": "self"}),
     "no focus": ("partly", {"focus": 0.0}),
-    "no prior on the weights": ("partly", {"weight_decay": 0.0}),
-    "the likelihood alone": ("partly", {"teacher": "self", "weight_decay": 0.0}),
+    "no prior on the weights": ("partly", {"head_decay": 0.0}),
+    "neither teacher nor focus": ("partly", {"teacher": "self", "focus": 0.0}),
+    "the likelihood alone": ("partly", {"teacher": "self", "focus": 0.0, "head_decay": 0.0}),
     "the averaged model as teacher": ("partly", {"teacher": "average", **AVERAGED}),
     "averaged weights, no teacher": ("partly", {"teacher": "self", **AVERAGED}),
-    "ign with partly's prior": ("ign", {"weight_decay": "partly"}),
-    "an with partly's prior": ("an", {"weight_decay": "partly"}),
-    "ll-r with partly's prior": ("ll-r", {"weight_decay": "partly"}),
+    "ign with partly's prior": ("ign", {"head_decay": PARTLY}),
+    "an with partly's prior": ("an", {"head_decay": PARTLY}),
+    "ll-r with partly's prior": ("ll-r", {"head_decay": PARTLY}),
 }
+KEPT = {"batch_norm": "keep"}
+ALL_PICKS = {**KEPT, **AVERAGED, "head_decay": PARTLY}
 IMAGES: Variants = {
-    "the averaged model as teacher": ("partly", {"teacher": "average"}),
+    "no teacher": ("partly", {"teacher": "self"}),
+    "no focus": ("partly", {"focus": 0.0}),
+    "no prior on the head": ("partly", {"head_decay": 0.0}),
     "no averaged weights": ("partly", {"ema": 0.0, "schedule": "cosine"}),
     "averaged weights, but a cosine": ("partly", {"schedule": "cosine"}),
     "batch norm trained": ("partly", {"batch_norm": "train"}),
@@ -76,11 +82,8 @@ IMAGES: Variants = {
     "MixUp-PME": ("partly", {"mix": "mixup-pme"}),
     "random parts of pictures": ("partly", {"augment": "crop,flip", "decode": "cpu"}),
     "head no faster than the backbone": ("partly", {"head_factor": 1.0}),
-    "weight decay 1e-4": ("partly", {"weight_decay": 1e-4}),
-    "ign, averaged and batch norm kept": ("ign", {"batch_norm": "keep", **AVERAGED}),
-    "ll-r, averaged and batch norm kept": ("ll-r", {"batch_norm": "keep", **AVERAGED}),
-    "ign, batch norm kept": ("ign", {"batch_norm": "keep"}),
-    "ll-r, batch norm kept": ("ll-r", {"batch_norm": "keep"}),
+    **{f"{name}, batch norm kept": (name, KEPT) for name in ("ign", "em", "hill", "ll-r")},
+    **{f"{name} with partly's picks": (name, ALL_PICKS) for name in ("ign", "em", "hill", "ll-r")},
 }
 
 
@@ -88,11 +91,8 @@ def run(source: Source, config: Config, trial: Trial) -> Choices:
     """One training, judged on the images set aside."""
     rest, aside = set_aside(part_of(read_study(source, config), "train"), SHARE)
     training = dict(trial.training)
-    if training.get("weight_decay") == "partly":
-        picks = {
-            pick.name: pick.value for pick in methods.get("partly").picks(rest, "linear", config)
-        }
-        training["weight_decay"] = picks["weight_decay"]
+    if training.get("head_decay") == PARTLY:
+        training["head_decay"] = replace(config, method="partly").complete(rest).head_decay
     own = replace(trial, training=(*training.items(),))
     record, probabilities = train_trial(rest, aside, config, own)
     if probabilities is None:
