@@ -10,6 +10,7 @@ calibration error, means over seeds, as a table, and benchmarks/results/counting
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -33,16 +34,15 @@ def measure(table: LabelTable, setting: str, seed: int) -> dict[str, float]:
     known = hide(rest, setting, seed=seed)
     config = Config(epochs=12 if len(rest) >= 5000 else 30, hold_out=0.0, seed=seed)
     count = float(rest.counts_by_image().positive.mean())
-    half = 2 * float(known.counts_by_image().positive.mean())
+    half = min(2 * float(known.counts_by_image().positive.mean()), 0.9 * len(table.names))
     numbers = {"told": count, "guessed": guess_positives(known, config, quiet=True), "half": half}
     found: dict[str, float] = {}
     for way, number in numbers.items():
         if number is None:
             continue
-        expected = min(number, 0.99 * len(table.names))
-        own = Config(**{**vars(config), "expected_positives": expected})
+        own = replace(config, expected_positives=number)
         probabilities = train(known, own, quiet=True).probabilities(aside)
-        found[f"{way}, positives"] = expected
+        found[f"{way}, positives"] = number
         found[f"{way}, mAP"] = 100 * metrics.mean_average_precision(probabilities, aside.dense())
         found[f"{way}, error"] = 100 * metrics.calibration_error(probabilities, aside.dense())
     return found
@@ -54,7 +54,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print("| | positives | guessed | told | guessed | half known |\n|---|---|---|---|---|---|")
+    print("| | positives an image | guessed | mAP (error): told | guessed | half assumed |")
+    print("|---|---|---|---|---|---|")
     for path in arguments.data:
         table = read(path).part("train")
         for setting in SETTINGS:
@@ -70,8 +71,9 @@ def main() -> None:
             )
             guess = means.get("guessed, positives")
             counts = (f"{means['told, positives']:.2f}", "–" if guess is None else f"{guess:.2f}")
-            print(f"| {path.stem}, {label(setting)} | " + " | ".join([*counts, *scores]) + " |")
-    write_json(RESULTS, {"machine": machine(), "seeds": arguments.seeds, "rows": rows})
+            cells = " | ".join([*counts, *scores])
+            print(f"| {path.stem}, {label(setting)} | {cells} |", flush=True)
+            write_json(RESULTS, {"machine": machine(), "seeds": arguments.seeds, "rows": rows})
 
 
 if __name__ == "__main__":

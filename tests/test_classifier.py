@@ -61,12 +61,13 @@ class Frame:
 
 ONE_COLUMN = "fits one column of classes, an error here: run below with one column a class instead"
 ONE_CLASS = "fits one column of classes and wants one class a row back, not 0 or 1 a label"
+ONE_SCORE = "fits one column of classes and wants one score a row back, not one a label: see below"
 EXCLUDED_CHECKS = {
     "check_array_api_input": ONE_COLUMN,
     "check_classifier_data_not_an_array": ONE_COLUMN,
     "check_classifiers_classes": ONE_CLASS,
     "check_classifiers_train": ONE_CLASS,
-    "check_decision_proba_consistency": ONE_COLUMN,
+    "check_decision_proba_consistency": ONE_SCORE,
     "check_dict_unchanged": ONE_COLUMN,
     "check_dont_overwrite_parameters": ONE_COLUMN,
     "check_dtype_object": ONE_COLUMN,
@@ -136,6 +137,15 @@ def test_scikit_learn_check(estimator, check):
 )
 def test_scikit_learn_check_with_one_column_a_class(estimator, check):
     check(estimator)
+
+
+def test_scores_and_probabilities_rank_alike(data, fitted):
+    """What the check of it asks, label by label."""
+    scores, probabilities = fitted.decision_function(data[0]), fitted.predict_proba(data[0])
+    for own, chances in zip(scores.T, probabilities.T, strict=True):
+        rises = np.diff(chances[np.argsort(own)])
+        assert (rises >= 0).all()
+        assert (rises > 0).any()
 
 
 def test_every_excluded_check_exists():

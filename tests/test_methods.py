@@ -485,12 +485,18 @@ def test_partly_attends_to_what_its_teacher_takes_for_positive() -> None:
         ("fal", "linear", True),
         ("pal:0.4", "linear", True),
         ("ppl:0.5", "linear", False),  # no negative could correct a false belief
+        ("half", "linear", True),  # of some labels negatives are known
         ("pal:0.4", "mlp", False),
         ("pal:0.4", "small", False),
     ],
 )
 def test_when_partly_attends_to_its_own_belief(setting: str, kind: str, attentive: bool) -> None:
-    training = replace(training_on(hide(easy_data()[1], setting)), kind=kind)
+    if setting == "half":
+        labels = hide(easy_data()[1], "ppl:0.5")
+        labels[:, 0] = easy_data()[1][:, 0]
+    else:
+        labels = hide(easy_data()[1], setting)
+    training = replace(training_on(labels), kind=kind)
     batch, logits = batch_of(training), torch.linspace(-6, 3, 600).view(120, 5)
     found, plain = (
         methods.get("partly").start(training, {"teacher": "self", **focus})(logits, batch)
@@ -500,6 +506,32 @@ def test_when_partly_attends_to_its_own_belief(setting: str, kind: str, attentiv
     if setting == "fal":
         terms = losses.bce(logits, batch.labels, reduction="none")
         assert found == pytest.approx(focused(terms, logits))
+
+
+@pytest.mark.parametrize("mix", [name for name in mixing.MIXES if name != "none"])
+@pytest.mark.parametrize("teacher", ["average", "network"])
+def test_attention_to_a_mixed_image_does_not_follow_its_labels(mix: str, teacher: str) -> None:
+    """A teacher that says the same of every entry leaves all of them equal."""
+    training = replace(training_on(hide(easy_data()[1], "pal:0.5")), averaged=True)
+    batch = batch_of(training)
+    told = torch.full(batch.labels.shape, -2.0)
+    mixture, targets = mixing.mix(mix, batch.labels, seed=0, epoch=1, rows=batch.rows)
+    for _, mixed in targets:
+        own = replace(batch, labels=mixed, mixture=mixture, own=batch.labels, teacher=told)
+        attention = methods.attend(own.of_mixed_alone(torch.sigmoid(told)), 0.25)
+        by_image = attention.std(dim=1)
+        assert torch.allclose(by_image, torch.zeros(()), atol=1e-6)
+        found, plain = (
+            methods.get("partly").start(training, {"teacher": teacher, **focus})(told, own)
+            for focus in ({}, {"focus": 0.0})
+        )
+        assert torch.isfinite(found)
+        assert found == pytest.approx(plain.item(), rel=0.2)
+
+
+def test_which_methods_ask_how_many_positives_there_are() -> None:
+    asking = {name for name in methods.available() if methods.get(name).needs_expected_positives}
+    assert asking == {"partly", "epr", "csl", "role"}
 
 
 def test_a_network_teaches_known_and_unknown_entries() -> None:

@@ -28,7 +28,7 @@ def test_given_the_expected_positives(table: LabelTable) -> None:
     assert priors.sum() == pytest.approx(expected)
     share = priors * found.positive + (1 - priors) * found.negative
     assert share[1:4] == pytest.approx((counts.positive + counts.negative)[1:4] / 4)
-    assert "1.6 positives an image are expected" in found.source
+    assert "1.6 positives an image were given" in found.source
 
 
 def test_missing_at_random_where_negatives_are_known(table: LabelTable) -> None:

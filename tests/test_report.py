@@ -542,12 +542,12 @@ def test_names_of_methods_cannot_become_markup_or_formulas(tmp_path):
     assert SCRIPT not in page.source
 
 
-def test_a_training_that_failed_is_a_dash_and_not_the_end(tmp_path):
+def test_a_training_that_failed_is_said_and_not_the_end(tmp_path):
     results = make_results(1)
     lost = {"mAP": None, "AP": None, "evaluation": None, "error": "the loss is not finite"}
     results["runs"] = [run | lost if run["method"] == "an" else run for run in results["runs"]]
     text = comparison_report(results, tmp_path / "page.html").read_text()
-    assert re.search(r"<th>an.*?</th>\s*<td>–</td>", text, re.DOTALL)
+    assert re.search(r"<th>an.*?</th>\s*<td>\(1 diverged\)</td>", text, re.DOTALL)
 
 
 def test_an_ablation_is_measured_against_the_whole(tmp_path):

@@ -496,18 +496,18 @@ EXPLANATION = """\
 Every method tried the same number of choices of hyper-parameters, the defaults among them: training
 knobs, the same values for all, and options of its own. A knob that is not searched has for all
 methods the protocol's value, or where that leaves it open what the method picks for itself
-(`config` of each in the JSON): so on images `partly` alone averages its weights, and learns what
-the unknown labels may be from that average, at a third more time a step. `partly`, `epr` and `role`
-are told the mean number of positives an image, as published results of the last two are. On 5,000
-feature rows or more `partly` trains a network first, which teaches the linear layer: that takes
-several times as long as a baseline. A choice was trained on the training images less those set
-aside, labels hidden with seed 0, and judged by mAP on those set aside at the last epoch; their
-labels were all shown, to every method alike. The best choice was trained on the whole training part
-with every seed. The test part was used for nothing but the figures below, with one exception: the
-best baseline of a setting is the one with the highest test mAP, which favours it. Intervals of 95 %
-are from a paired bootstrap over the test images; they do not cover how trainings differ, which the
-standard deviations over seeds show. Bold: better, the interval lies above 0. Italic: worse.
-Otherwise level.
+(`config` of each in the JSON): so on images `partly` alone averages its weights, and where they
+were pretrained learns from that average what the unknown labels may be, at a third more time a
+step. The mean number of positives an image is told to those that depend on it, `partly`, `epr`,
+`role` and `csl`. On 5,000 feature rows or more `partly` trains a network first, which teaches the
+linear layer: that takes several times as long as a baseline. A choice was trained on the training
+images less those set aside, labels hidden with seed 0, and judged by mAP on those set aside at the
+last epoch; their labels were all shown, to every method alike. The best choice was trained on the
+whole training part with every seed. The test part was used for nothing but the figures below, with
+one exception: the best baseline of a setting is the one with the highest test mAP, which favours
+it. Intervals of 95 % are from a paired bootstrap over the test images; they do not cover how
+trainings differ, which the standard deviations over seeds show. Bold: better, the interval lies
+above 0. Italic: worse. Otherwise level.
 """
 KINDS = {"best baseline": "the best baseline", "full labels": f"{REFERENCE} on full labels"}
 

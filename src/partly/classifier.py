@@ -73,6 +73,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         backbone: str = "linear",
         optimiser: str = "adam",
         weight_decay: float | None = None,
+        head_decay: float | None = None,
         ema: float | None = None,
         expected_positives: float | None = None,
         hold_out: float = 0.0,
@@ -89,6 +90,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.backbone = backbone
         self.optimiser = optimiser
         self.weight_decay = weight_decay
+        self.head_decay = head_decay
         self.ema = ema
         self.expected_positives = expected_positives
         self.hold_out = hold_out

@@ -91,7 +91,9 @@ HeadFactor = Annotated[
     float | None, typer.Option(help="learning rate of the head, × --lr [10 if fine-tuned, else 1]")
 ]
 Optimiser = Annotated[str | None, typer.Option(help="adam, adamw or sgd [adam]")]
-WeightDecay = Annotated[float | None, typer.Option(help="of all weights but biases [0]")]
+WeightDecay = Annotated[
+    float | None, typer.Option(help="of all weights, not of biases; the head's may differ [0]")
+]
 HeadDecay = Annotated[
     float | None, typer.Option(help="weight decay of the head [as the method picks, else the same]")
 ]

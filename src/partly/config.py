@@ -69,7 +69,7 @@ class Config:
     learning_rate: float | None = None  # None: 1e-2 if linear, 1e-4 if fine-tuned, else 1e-3
     head_factor: float | None = None  # the head's rate, × learning_rate; None: 10 if fine-tuned
     optimiser: str = "adam"
-    weight_decay: float | None = None  # of all weights but biases; None: 0
+    weight_decay: float | None = None  # of weights, not biases; None: 0
     head_decay: float | None = None  # of the head alone; None: as the method picks, else the same
     warmup: float | None = None  # share of all steps; None: 0 for a linear model, else 0.05
     schedule: str | None = None  # cosine or constant; None: as the method picks, else cosine

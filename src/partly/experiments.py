@@ -464,7 +464,7 @@ def machine() -> str:
 
 def summarise(results: Results) -> list[dict[str, Any]]:
     """Mean and standard deviation of the mAP of each method in each setting, over the seeds that
-    came to an end; `diverged` counts the others. A cell of which none did is left out."""
+    came to an end; `diverged` counts the others. The mean is None where none did."""
     cells: dict[tuple[str, str], list[float | None]] = {}
     references = {row["name"] for row in results["methods"] if row["reference"]}
     for run in results["runs"]:
@@ -474,22 +474,22 @@ def summarise(results: Results) -> list[dict[str, Any]]:
     summary = []
     for (method, setting), found in cells.items():
         scores = [score for score in found if score is not None]
-        if scores:
-            summary.append(
-                {
-                    "method": method,
-                    "setting": setting,
-                    "mean": mean(scores),
-                    "deviation": stdev(scores) if len(scores) > 1 else None,
-                    "seeds": len(scores),
-                    "diverged": len(found) - len(scores),
-                }
-            )
+        summary.append(
+            {
+                "method": method,
+                "setting": setting,
+                "mean": mean(scores) if scores else None,
+                "deviation": stdev(scores) if len(scores) > 1 else None,
+                "seeds": len(scores),
+                "diverged": len(found) - len(scores),
+            }
+        )
     return summary
 
 
 def ranks(results: Results) -> dict[tuple[str, str], int]:
-    """1 for the best of a setting, 2 for the second; references do not compete.
+    """1 for the best of a setting, 2 for the second; references do not compete, nor does a method
+    of which a seed diverged.
 
     Methods that show the same figure share a place: a tenth of a point is no victory to be split.
     """
@@ -497,7 +497,7 @@ def ranks(results: Results) -> dict[tuple[str, str], int]:
     shown = {
         (cell["method"], cell["setting"]): round(100 * cell["mean"], 1)
         for cell in summarise(results)
-        if cell["method"] not in references
+        if cell["method"] not in references and not cell["diverged"]
     }
     placed = {}
     for setting in results["settings"]:
@@ -532,10 +532,11 @@ def format_cell(cell: Mapping[str, Any] | None) -> str:
     """`58.7 ± 0.1`, in points, and how many seeds diverged; a dash where there is no result."""
     if cell is None:
         return "–"
-    text = f"{100 * cell['mean']:.1f}"
+    text = "" if cell["mean"] is None else f"{100 * cell['mean']:.1f}"
     if cell["deviation"] is not None:
         text += f" ± {100 * cell['deviation']:.1f}"
-    return f"{text} ({cell['diverged']} diverged)" if cell.get("diverged") else text
+    failed = f"({cell['diverged']} diverged)" if cell.get("diverged") else ""
+    return f"{text} {failed}".strip()
 
 
 def label(setting: str) -> str:

@@ -55,6 +55,10 @@ class Batch:
             return beliefs
         return self.mixture.beliefs(beliefs, self.own)
 
+    def of_mixed_alone(self, beliefs: Tensor) -> Tensor:
+        """The same as if no label were known: what the images alone make one believe."""
+        return replace(self, own=torch.full_like(self.labels, UNKNOWN)).of_mixed(beliefs)
+
     def remember(self, store: PseudoLabels, values: Tensor, which: Tensor | None = None) -> None:
         """Keep what was seen; a mixed image says nothing about a single one."""
         if self.mixture is not None:
@@ -136,8 +140,7 @@ class Method:
     given the labels that were hidden from the others. parts: what an ablation can remove, with the
     options, or fields of the `Config`, that remove it. picks: what it chooses of the `Config` where
     the user does not, given the table, the kind of model and the user's `Config`. search: values of
-    its options that a search for the best may try. counts: it depends on the expected number of
-    positives an image."""
+    its options that a search for the best may try."""
 
     name: str
     summary: str
@@ -148,7 +151,7 @@ class Method:
     parts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     picks: Callable[[LabelTable, str, Any], Iterable[Pick]] = _no_picks
     search: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    counts: bool = False
+    needs_expected_positives: bool = False
 
     def start(self, training: Training, options: Mapping[str, Any] | None = None) -> Step:
         """The step of one training, with these options in place of the defaults."""
@@ -261,8 +264,8 @@ def from_loss(name: str, summary: str, loss: Callable[..., Tensor], **more: Any)
 
         return step
 
-    counts = "expected_positives" in filled
-    _REGISTRY[name] = Method(name, summary, make, options, counts=counts, **more)
+    counts = bool({"expected_positives", "priors"} & {*filled})
+    _REGISTRY[name] = Method(name, summary, make, options, needs_expected_positives=counts, **more)
 
 
 def _keywords(function: Callable[..., Any]) -> dict[str, Any]:
@@ -305,7 +308,7 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
     "partly",
     "the default: the likelihood of what was observed, by posterior pseudo-labels",
     picks=_partly_picks,
-    counts=True,
+    needs_expected_positives=True,
     parts={
         "posterior": {"targets": "prediction"},
         "teacher": {"teacher": "self"},
@@ -344,7 +347,9 @@ def _partly(
     )
     # What a model believes of itself is worth attention only where negatives, too, correct it, and
     # where it has no features to learn: then what seems clear at first must not be left in peace.
-    attentive = training.kind == "linear" and bool((known.negative > 0).any())
+    correctable = torch.as_tensor(known.negative > 0, device=training.device)
+    own_focus = sharpness * correctable * (training.kind == "linear")
+    attentive = bool(own_focus.any())
     audited = training.pseudo_labels(start=known.priors) if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -378,19 +383,21 @@ def _partly(
             beta=beta,
             reduction="none",
         )
-        if taught or attentive:
-            expected = torch.sigmoid(believed)
-            entries = entries * attend(batch.of_mixed(expected) if taught else expected, sharpness)
+        if taught and sharpness:
+            entries = entries * attend(batch.of_mixed_alone(torch.sigmoid(believed)), sharpness)
+        elif attentive:
+            entries = entries * attend(torch.sigmoid(believed), own_focus)
         return entries.mean()
 
     return step
 
 
-def attend(expected: Tensor, focus: float) -> Tensor:
+def attend(expected: Tensor, focus: Tensor | float) -> Tensor:
     """How much an entry counts [B, L], 1 on average: the more, the likelier it is positive.
 
     It depends on the image alone, not on its label, so what is learnt is as well calibrated as with
     equal weights; but the many entries that everybody knows to be negative leave the rest in peace.
+    focus: one for all, or one a label [L].
     """
     attention = (expected + RARE) ** focus
     return attention / attention.mean()
@@ -406,7 +413,7 @@ def _learn_from_network(training: Training, focus: float) -> Step:
         if audited is not None:
             batch.remember(audited, told)
         nothing = torch.full_like(batch.labels, UNKNOWN)
-        told = replace(batch, own=nothing).of_mixed(told)
+        told = batch.of_mixed_alone(told)
         return losses.consistent(logits, nothing, told, weight=attend(told, focus))
 
     return step
@@ -610,7 +617,7 @@ def _curriculum(
 @method(
     "role",
     "regularised online label estimation: N×L estimates trained beside the model",
-    counts=True,
+    needs_expected_positives=True,
 )
 def _role(training: Training) -> Step:
     estimates = role_estimates(training.table, training.seed).to(training.device)

@@ -13,7 +13,7 @@ import numpy as np
 from partly.errors import ConfigError
 from partly.labels import Counts, LabelTable
 
-# Positives alone do not tell how many of them are missing: every c₊ explains them equally well.
+# Positives alone do not tell how many of them are missing: see `counting` for what images add.
 ASSUMED_SHARE = 0.5
 LARGEST_RATIO = 50.0  # of c₊ to c₋, or of c₋ to c₊
 MOSTLY = 0.5  # of the images have a known positive, or it is not one of each
@@ -35,8 +35,10 @@ class Propensity:
     source: str
 
 
-def estimate(table: LabelTable, expected_positives: float | None = None) -> Propensity:
-    """c₊, c₋, k and the priors of `table`.
+def estimate(
+    table: LabelTable, expected_positives: float | None = None, *, guessed: bool = False
+) -> Propensity:
+    """c₊, c₋, k and the priors of `table`; `guessed` says that k was not given by anybody.
 
     - negatives known: how much is known of a label is its own, ρ is the same for all of them: the
       one that makes the priors add up to k or, where k is not given, 1 (missing at random). A label
@@ -62,28 +64,23 @@ def estimate(table: LabelTable, expected_positives: float | None = None) -> Prop
         known = positives / (images * expected_positives) if expected_positives else ASSUMED_SHARE
         c_positive, c_negative = np.full(labels, min(known, 1.0)), np.zeros(labels)
     single = not counts.negative.any() and is_single(table)
-    source = _describe(table, expected_positives, ratio, single, int(one_sided.sum()))
+    said = "guessed" if guessed else "given"
+    source = _describe(table, expected_positives, said, ratio, single, int(one_sided.sum()))
     priors = _priors(counts, images, c_positive, c_negative)
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
 
 
-def share_of_sure(chances: np.ndarray, single: bool) -> float:
-    """c₊, from the chance of each known positive to be annotated, as told by a model that did not
-    see that it was.
-
-    P(annotated | x) = c₊·P(positive | x), which is c₊ where the image leaves no doubt. The surest
-    tenth of the known positives are like that. Where one positive of each image is known, images
-    of one positive have c₊ = 1 and are the surest of all: then it is the surest fifth.
-    """
-    return float(np.clip(np.percentile(chances, 80 if single else 90), 0.01, 1.0))
-
-
 def _describe(
-    table: LabelTable, expected: float | None, ratio: float, single: bool, one_sided: int
+    table: LabelTable,
+    expected: float | None,
+    said: str,
+    ratio: float,
+    single: bool,
+    one_sided: int,
 ) -> str:
     """What these labels resemble, and what is assumed of those that are not known."""
     share = table.known / (len(table) * len(table.names))
-    given = "" if expected is None else f"; {expected:.3g} positives an image are expected"
+    given = "" if expected is None else f"; {expected:.3g} positives an image were {said}"
     if share == 1:
         return "every label is known"
     if np.isfinite(ratio):
@@ -100,7 +97,8 @@ def _describe(
         "one positive of each image is known (as in SPL)" if single else "only positives are known"
     )
     if expected is not None:
-        return like + given
+        better = "" if said == "given" else " (say better with --expected-positives)"
+        return like + given + better
     return (
         f"{like}; it is assumed that {100 * ASSUMED_SHARE:.0f} % of the positives are (say better "
         "with --expected-positives, their number an image)"

@@ -346,7 +346,8 @@ def _precisions(results: Results, method: str, setting: str) -> np.ndarray:
 
 def _cells(results: Results, setting: str) -> dict[str, Record]:
     """{method: cell of the table} of a setting, the best last: plots count from the bottom."""
-    cells = [cell for cell in summarise(results) if cell["setting"] == setting]
+    scored = (cell for cell in summarise(results) if cell["mean"] is not None)
+    cells = [cell for cell in scored if cell["setting"] == setting]
     return {cell["method"]: cell for cell in sorted(cells, key=lambda cell: cell["mean"])}
 
 

@@ -5,8 +5,8 @@ while training; and what a person is told before it begins.
 """
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ class State:
     device: torch.device
     steps_per_epoch: int
     origin: str = ""  # where the backbone's weights come from
+    guessed: float | None = None  # positives an image, where nobody said
     eye: nn.Module | None = None  # the frozen backbone in front, where only the head is trained
     epoch: int = 1  # the epoch that runs or comes next
     step: int = 0  # steps taken in all
@@ -127,11 +128,13 @@ def start(
     *,
     fresh: bool = True,
     audited: bool = False,
+    guess: Callable[[], float | None] = lambda: None,
 ) -> State:
     """Model, optimisers, inputs and the method's step, all from the seed.
 
     fresh: False where a checkpoint follows, and what it holds need not be made. audited: whether
-    pseudo-labels are kept to be compared with the truth.
+    pseudo-labels are kept to be compared with the truth. guess: how many positives an image has,
+    asked where the method depends on it and nobody said.
     """
     assert config.trained is not None
     assert config.batch_size is not None
@@ -147,12 +150,17 @@ def start(
         config.seed,
         device,
         kind=config.kind(table),
-        fine_tuned=table.features is None and config.fine_tuned(config.kind(table)),
+        fine_tuned=config.fine_tuned(config.kind(table)),
         averaged=bool(config.ema),
         audited=audited,
     )
     method = methods.get(config.method)
     method.rehearse(training, config.options)
+    guessed = None
+    if config.expected_positives is None and method.needs_expected_positives:
+        guessed = guess()
+        facts = propensity.estimate(table, guessed, guessed=True)
+        training = replace(training, propensity=facts)
     step_loss = method.start(training, config.options)
     if config.mix != "none" and training.estimates is not None:
         raise ConfigError(
@@ -189,6 +197,7 @@ def start(
         steps_per_epoch=len(split_into_chunks(np.arange(len(table)), config.batch_size)),
         loss_sum=torch.zeros((), device=device),
         origin=origin,
+        guessed=guessed,
     )
 
 

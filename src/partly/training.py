@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, draws, judging, methods, mixing, models, propensity, runs
+from partly import checkpoint, counting, draws, judging, methods, mixing, models, runs
 from partly.config import Config
 from partly.data import missing_images
 from partly.errors import ConfigError, DataError, RunError, raise_if
@@ -33,8 +33,7 @@ from partly.starting import TEACHER, State, introduce, look_through, open_eye, s
 Given = ParamSpec("Given")
 Result = TypeVar("Result")
 LINEAR_EPOCHS = 6  # of a linear start
-# What is looked at to guess how many positives are known, and the fewest that are worth it.
-SEEN_ROWS, SEEN_IMAGES, SEEN_LABELS, FEW = 20_000, 4_000, 500, 100
+LOOKED_AT = 4_000  # images, to guess how many of the positives are known
 
 
 def keeps_random_state(function: Callable[Given, Result]) -> Callable[Given, Result]:
@@ -88,9 +87,6 @@ def train(
         eye, record["origin"] = open_eye(config, folder if stored else None, stored.get("origin"))
         see = partial(look_through, eye, config, quiet=quiet)
         table, validation = see(table), validation and see(validation)
-    if config.expected_positives is None and methods.get(config.method).counts:
-        found = stored.get("expected_positives") or guess_positives(table, config, quiet)
-        config = replace(config, expected_positives=found)
     record = runs.describe(table, config) | record
     record["validation_hash"] = None if validation is None else validation.content_hash
     if stored:
@@ -100,11 +96,19 @@ def train(
         table, validation, truth = judging.hold_out(table, truth, config)
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
-    state = start(table, config, fresh=not has_checkpoint, audited=truth is not None)
+    blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
+    guess = partial(guess_positives, table, config, quiet)
+    state = start(
+        table,
+        config,
+        fresh=not has_checkpoint,
+        audited=truth is not None,
+        guess=(lambda: stored.get("guessed_positives")) if stored or blind else guess,
+    )
     if not has_checkpoint:
         learn_before(state, quiet)
     state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
-    record["origin"] = state.origin
+    record |= {"origin": state.origin, "guessed_positives": state.guessed}
     judge = judging.open_judge(validation, state)
     if folder is not None:
         if kept is not None and has_checkpoint:
@@ -236,48 +240,38 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 def guess_positives(table: LabelTable, config: Config, quiet: bool) -> float | None:
     """How many positives an image has, where only positives are known: known ones / c₊.
 
-    c₊ is read off a linear layer that learns on one half of the images which entries were
-    annotated, and is asked about the other half. None where negatives are known, where there is
-    too little to learn from, or where images would be seen with random weights.
+    None where negatives are known, where there is too little to learn from, and where images would
+    be looked at with random weights. config: complete.
     """
-    counts, say = table.counts_by_label(), silent if quiet else tell
-    on_images = table.features is None
-    known = int(counts.positive.sum())
-    if (
-        counts.negative.any()
-        or known < FEW
-        or (on_images and not config.fine_tuned(config.kind(table)))
-    ):
+    counts, on_images = table.counts_by_label(), table.features is None
+    if counts.negative.any() or counts.positive.sum() < counting.FEW:
         return None
-    rows = draws.order(config.seed, 0, len(table))[: SEEN_IMAGES if on_images else SEEN_ROWS]
+    if on_images and not config.fine_tuned(config.kind(table)):
+        return None
+    say = silent if quiet else tell
+    rows = draws.order(config.seed, 0, len(table))[: LOOKED_AT if on_images else counting.ROWS]
     sample = table.take(rows)
     if on_images:
         say(f"looking at {len(rows):,} images, to guess how many of the positives are known")
-        sample = look_through(open_eye(config)[0], config, sample, quiet=quiet)
-    assert sample.features is not None
-    place = np.full(len(table.names), -1)
-    frequent = np.argsort(-counts.positive, kind="stable")[:SEEN_LABELS]
-    place[frequent] = np.arange(len(frequent))
-    columns = place[sample.indices]
-    annotated = np.zeros((len(rows), len(frequent)), np.int8)
-    annotated[sample.rows[columns >= 0], columns[columns >= 0]] = 1
-    halves = np.array_split(np.arange(len(rows)), 2)
-    chances = np.empty(annotated.shape, np.float32)
-    plan = Config(options={"teacher": "self", "focus": 0.0}, epochs=20, hold_out=0.0)
-    plan = replace(plan, seed=config.seed, device=config.device)
-    for learnt, asked in (halves, halves[::-1]):
-        parts = (
-            LabelTable.from_dense(annotated[part], features=sample.features[part])
-            for part in (learnt, asked)
-        )
-        chances[asked] = train(next(parts), plan, quiet=True).probabilities(next(parts))
-    share = propensity.share_of_sure(chances[annotated == 1], propensity.is_single(table))
-    expected = known / (len(table) * share)
-    say(
-        f"no negative is known: about {100 * share:.2g} % of the positives seem to be, which makes "
-        f"{expected:.3g} an image (--expected-positives, if you know better)"
-    )
-    return expected
+        eye, origin = open_eye(config)
+        if origin.startswith(models.RANDOM):
+            return None
+        sample = look_through(eye, config, sample, quiet=quiet)
+    plan = Config(epochs=20, hold_out=0.0, seed=config.seed, device=config.device)
+    plan = replace(plan, options={"teacher": "self", "focus": 0.0})
+    share = counting.guess_share(sample, partial(train, config=plan, quiet=True))
+    if share is None:
+        return None
+    most = 0.9 * len(table.names)
+    return min(float(counts.positive.sum()) / (len(table) * share), most)
+
+
+def settled(state: State) -> Config:
+    """The choices of a training within this one, which does not guess again what was guessed."""
+    config, known = state.config, state.training.propensity
+    if config.expected_positives is None and not known.negative.any():
+        config = replace(config, expected_positives=known.expected_positives)
+    return config
 
 
 def learn_before(state: State, quiet: bool) -> None:
@@ -285,7 +279,7 @@ def learn_before(state: State, quiet: bool) -> None:
     say = silent if quiet else tell
     if state.network is not None:
         say(f"training a network ({TEACHER}) that will teach the linear layer")
-        state.network.load_state_dict(train_teacher(state.training.table, state.config))
+        state.network.load_state_dict(train_teacher(state.training.table, settled(state)))
     if state.config.linear_start and state.training.table.features is None:
         say(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
         start_linearly(state, quiet)
@@ -306,7 +300,7 @@ def train_teacher(table: LabelTable, config: Config) -> dict[str, Tensor]:
 
 def start_linearly(state: State, quiet: bool) -> None:
     """Give the head what a linear layer learns on the frozen backbone's features."""
-    config, backbone = state.config, copy.deepcopy(state.model.backbone)
+    config, backbone = settled(state), copy.deepcopy(state.model.backbone)
     seen = look_through(backbone, config, state.training.table, quiet=quiet)
     plan = replace(config, **PLAIN, head_only=True, epochs=LINEAR_EPOCHS)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, head_factor=None)
