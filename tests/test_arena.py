@@ -437,6 +437,21 @@ def test_the_first_of_the_best_wins(scores, place):
 # --- trainings that fail -------------------------------------------------------------------------
 
 
+def test_a_choice_is_judged_by_the_mean_over_folds(folder, tmp_path, spy):
+    protocol = Protocol.read(folder / "arena.toml", folder, only=["first"])
+    data = [replace(d, folds=3, methods=("partly", "an"), settings=("spl",)) for d in protocol.data]
+    protocol = replace(protocol, data=tuple(data))
+    (results,) = run_protocol(protocol, tmp_path, jobs=1, say=quiet)["data"]
+    assert results["folds"] == 3
+    found = [json.loads(path.read_text()) for path in (tmp_path / "first/search").glob("an_*.json")]
+    assert sorted({record["seed"] for record in found}) == [0, 1, 2]
+    (cell,) = (cell for cell in results["search"] if cell["method"] == "an")
+    assert np.mean(cell["mAP"]) == pytest.approx(np.mean([record["mAP"] for record in found]))
+    searched = [table for table, config in spy if config.method == "an"][: len(found)]
+    assert len({table.inputs_hash for table in searched}) == 3  # other images are set aside
+    assert "the mean over 3 draws of images" in (tmp_path / "arena.md").read_text()
+
+
 def test_a_choice_that_diverges_is_not_chosen(folder, tmp_path, monkeypatch):
     train = experiments.train
 

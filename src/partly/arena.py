@@ -107,10 +107,13 @@ def choices_of(data: DataSet, train: LabelTable, method: str) -> dict[Choice, Ta
     return choices
 
 
-def set_aside(train: LabelTable, share: float) -> tuple[LabelTable, LabelTable]:
-    """The training part less a share of its images, and that share, to judge the search by."""
+def set_aside(train: LabelTable, share: float, fold: int = 0) -> tuple[LabelTable, LabelTable]:
+    """The training part less a share of its images, and that share, to judge the search by.
+
+    fold: one of several draws of those images.
+    """
     rows = np.arange(len(train))
-    aside = draws.uniform(0, draws.HOLD_OUT, 0, rows, np.zeros(1, dtype=np.int64)) < share
+    aside = draws.uniform(fold, draws.HOLD_OUT, 0, rows, np.zeros(1, dtype=np.int64)) < share
     return train.take(rows[~aside]), train.take(rows[aside])
 
 
@@ -141,9 +144,12 @@ class Task:
 
 
 def run_candidate(source: Source, config: Config, share: float, task: Task) -> Table:
-    """Train on the training part less the images set aside, score on those. No test row is used."""
+    """Train on the training part less the images set aside, score on those. No test row is used.
+
+    The trial's seed is the fold: it says which images are set aside, and which labels hidden.
+    """
     train = part_of(experiments.read_study(source, config), "train")
-    rest, aside = set_aside(train, share)
+    rest, aside = set_aside(train, share, task.trial.seed)
     record, probabilities = experiments.train_trial(rest, aside, config, task.trial)
     if probabilities is None:
         return record
@@ -272,6 +278,7 @@ def run_data_set(
         "settings": list(data.settings),
         "seeds": list(range(data.seeds)),
         "finalists": data.finalists,
+        "folds": data.folds,
         "searched_in": {s: data.searched_in(protocol.ours, s) for s in data.settings},
         "candidates": {method: list(tried.values()) for method, tried in candidates.items()},
         "search": list(searched.values()),
@@ -297,17 +304,25 @@ def search(desk: Desk, candidates: Candidates) -> dict[Cell, Table]:
     trained. A method that has one choice only need not search, unless finalists are to be found.
     """
     data, train, share = desk.data, desk.train, desk.protocol.validation
-    rest, aside = set_aside(train, share)
-    if not (len(rest) and (aside.values == POSITIVE).any()):
-        raise DataError(
-            f"{share} of the {len(train)} training images of '{data.name}' are too few to "
-            "choose by: no label is positive in them"
-        )
+    folds = range(data.folds)
+    for rest, aside in (set_aside(train, share, fold) for fold in folds):
+        if not (len(rest) and (aside.values == POSITIVE).any()):
+            raise DataError(
+                f"{share} of the {len(train)} training images of '{data.name}' are too few to "
+                "choose by: no label is positive in them"
+            )
     facts = ["search", train.content_hash, train.inputs_hash, share]
     cells = dict.fromkeys((m, data.searched_in(m, setting)) for m, setting in data.cells())
-    tasks = {cell: [desk.task(facts, cell, 0, c) for c in candidates[cell[0]]] for cell in cells}
+    tasks = {
+        cell: [[desk.task(facts, cell, fold, c) for fold in folds] for c in candidates[cell[0]]]
+        for cell in cells
+    }
     contested = [
-        task for tried in tasks.values() if len(tried) > 1 or data.finalists for task in tried
+        task
+        for tried in tasks.values()
+        if len(tried) > 1 or data.finalists
+        for one_choice in tried
+        for task in one_choice
     ]
     run = partial(run_candidate, desk.source, data.config, share)
     # Who will be trained in the end is not known yet, but how many.
@@ -315,8 +330,9 @@ def search(desk: Desk, candidates: Candidates) -> dict[Cell, Table]:
     records = desk.work("search", contested, run, len(to_come) * data.seeds / (1 - share))
     searched = {}
     for cell, tried in tasks.items():
-        found = [records[task] for task in tried if task in records]
-        scores = [record["mAP"] for record in found]
+        found = [records[task] for one in tried for task in one if task in records]
+        judged = [[records[task]["mAP"] for task in one if task in records] for one in tried]
+        scores = [None if None in one else mean(one) for one in judged if one]
         searched[cell] = {
             "method": cell[0],
             "setting": cell[1],
@@ -382,6 +398,7 @@ def definition(protocol: Protocol, data: DataSet) -> Table:
         "choices": data.choices,
         "search_settings": data.search_settings,
         "finalists": data.finalists,
+        "folds": data.folds,
         "config": budget_of(data.config),
     }
     plain: Table = json.loads(json.dumps(content))
@@ -605,6 +622,10 @@ def data_markdown(results: Results) -> str:
 def _shortcuts(results: Results) -> str:
     """What was not searched or not trained, in words."""
     text = ""
+    if results["folds"] > 1:
+        text += (
+            f" A choice was judged by the mean over {results['folds']} draws of images set aside."
+        )
     borrowed = {s: place for s, place in results["searched_in"].items() if s != place}
     if borrowed:
         taken = (f"{label(s)} takes the choice of {label(place)}" for s, place in borrowed.items())

@@ -16,6 +16,8 @@ and where trainings are dear, of one data set:
     search_settings  search in these settings only: another takes the choice of the nearest of its
                      kind, the first of equals; fal is a pal that keeps everything
     finalists        train only so many baselines of a setting, the best in the search
+    folds            judge a choice by the mean over so many draws of images set aside and of labels
+                     hidden, not one: of a small table it would be mostly chance
 """
 
 import re
@@ -72,6 +74,7 @@ class DataSet:
     choices: int
     search_settings: tuple[str, ...] = ()
     finalists: int | None = None
+    folds: int = 1
 
     def cells(self) -> list[tuple[str, str]]:
         """Methods × settings; a reference once, on full labels."""
@@ -202,6 +205,7 @@ def _data_set(entry: Table, content: Table, folder: Path) -> DataSet:
         choices=chosen.get("choices", 6),
         search_settings=_canonical(entry.get("search_settings", ())),
         finalists=entry.get("finalists"),
+        folds=entry.get("folds", 1),
     )
 
 
@@ -266,6 +270,7 @@ DATA: Kinds = {
     **BOTH,
     "search_settings": _TEXTS,
     "finalists": _WHOLE,
+    "folds": _WHOLE,
 }
 TRAINING = tuple(f.name for f in fields(Config) if f.name not in (*PER_TRIAL, "hold_out"))
 DRAW = ("train", "test", "size", "seed")
