@@ -886,3 +886,12 @@ def test_shapes_must_agree(name):
     chosen = {word: value for word, value in needs.items() if word in known}
     with pytest.raises(ConfigError, match="shape"):
         loss(logits, labels, *extra.get(name, ()), **chosen)
+
+
+@pytest.mark.parametrize("chance", [60, 1.5, -0.1])
+def test_a_chance_is_no_percentage(chance: float) -> None:
+    logits, labels = torch.zeros(1, 2), torch.tensor([[1, -1]])
+    with pytest.raises(ConfigError, match="c_positive is a chance between 0 and 1"):
+        losses.observed(logits, labels, c_positive=chance)
+    with pytest.raises(ConfigError, match="c_negative is a chance between 0 and 1"):
+        losses.observed(logits, labels, c_positive=0.5, c_negative=chance)

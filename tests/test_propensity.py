@@ -48,7 +48,7 @@ def test_assumed_where_only_positives_are_known(table: LabelTable) -> None:
     found = estimate(table.keep(table.values == 1))
     assert (found.positive == ASSUMED_SHARE).all()
     assert (found.negative == 0).all()
-    assert "assumed that 50 %" in found.source
+    assert "50 % of them all, as is assumed" in found.source
     # (positives / c + mean) / (images + 1), the mean being 3 / ½ of 20; never above 0.99.
     assert found.priors == pytest.approx([(4 + 0.3) / 5, (2 + 0.3) / 5, 0.06, 0.06, 0.06])
 

@@ -559,12 +559,24 @@ def test_how_many_positives_there_are_is_guessed(share, tmp_path, capsys):
     record = checkpoint.read_json(tmp_path / "run" / runs.CONFIG)
     assert record["expected_positives"] is None  # nobody said it
     assert record["guessed_positives"] == pytest.approx(expected, rel=0.3)  # ½: 40 or 80 % off
-    assert "positives an image were guessed (say better" in capsys.readouterr().err
+    assert "by a rough guess (--expected-positives" in capsys.readouterr().err
     with mock.patch.object(training, "guess_positives", no_guess):
         train(table, config, tmp_path / "run", resume=True, quiet=True)
     told = replace(config, expected_positives=1.5)
     with pytest.raises(RunError, match="expected_positives"):  # and it is not taken for a flag
         train(table, told, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_what_is_assumed_is_said_where_it_matters(capsys):
+    table, config = hide(feature_table(40), "ppl:0.5"), replace(QUICK, epochs=1)
+    train(table, config)
+    assert "50 % of them all, as is assumed" in capsys.readouterr().err
+    train(table, replace(config, expected_positives=1.6))
+    assert "% of 1.6, as was given" in capsys.readouterr().err
+    train(table, replace(config, method="an"))
+    said = capsys.readouterr().err
+    assert "only positives are known, " in said
+    assert "assumed" not in said
 
 
 def test_nothing_is_guessed_that_is_told_or_needless():

@@ -518,7 +518,7 @@ were pretrained learns from that average what the unknown labels may be, at a th
 step. The mean number of positives an image is told to those that depend on it, `partly`, `epr`,
 `role` and `csl`. On 5,000 feature rows or more `partly` trains a network first, which teaches the
 linear layer: that takes several times as long as a baseline. A choice was trained on the training
-images less those set aside, labels hidden with seed 0, and judged by mAP on those set aside at the
+images less those set aside, labels hidden at random, and judged by mAP on those set aside at the
 last epoch; their labels were all shown, to every method alike. The best choice was trained on the
 whole training part with every seed. The test part was used for nothing but the figures below, with
 one exception: the best baseline of a setting is the one with the highest test mAP, which favours
@@ -604,10 +604,10 @@ def data_markdown(results: Results) -> str:
         f"{images['train']:,} training images ({images['set aside']:,} of them set aside for the "
         f"search), {images['test']:,} test images, {results['labels']:,} labels"
         f"{'' if results['full_labels'] else ', not all of them known'}. {config['backbone']}, "
-        f"{config['epochs']} epochs, {tried} choices a method and setting, {len(results['seeds'])} "
-        f"seeds; {spent / 60:.0f} minutes of training ({results['machine']}). mAP in points, "
-        "mean ± standard deviation over seeds; the best method of a setting is bold, the second "
-        f"underlined.{_shortcuts(results)}",
+        f"{config['epochs']} epochs, choices a method and setting: {tried}, seeds: "
+        f"{len(results['seeds'])}; {spent / 60:.0f} minutes of training ({results['machine']}). "
+        "mAP in points, mean ± standard deviation over seeds; the best method of a setting is "
+        f"bold, the second underlined.{_shortcuts(results)}",
         "",
         experiments.to_markdown(results).rstrip(),
     ]
@@ -630,7 +630,10 @@ def _shortcuts(results: Results) -> str:
     if borrowed:
         taken = (f"{label(s)} takes the choice of {label(place)}" for s, place in borrowed.items())
         text += f" Not every setting was searched: {', '.join(taken)}."
-    if results["finalists"] is not None:
+    baselines = [
+        m for m in results["methods"] if not m["reference"] and m["name"] != results["ours"]
+    ]
+    if results["finalists"] is not None and len(baselines) > results["finalists"]:
         text += (
             f" Of the baselines only the {results['finalists']} best of a setting in the search "
             "were trained with every seed; the others are a dash."

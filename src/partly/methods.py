@@ -451,7 +451,7 @@ def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
 
 @method(
     "paper",
-    "the paper, read literally: it collapses on real data (docs/paper.md)",
+    "the paper, read literally: it collapses where labels are many and rare (docs/paper.md)",
     parts={
         "α and β": {"share": "off"},
         "d": {"d": "off"},

@@ -93,16 +93,17 @@ def _describe(
         if abs(ratio - 1) > 0.1:
             given += f": a positive is {ratio:.2g} times as likely to be known as a negative"
         return like + given
+    known = table.known / len(table)
     like = (
-        "one positive of each image is known (as in SPL)" if single else "only positives are known"
+        "one positive of each image is known (as in SPL)"
+        if single
+        else f"only positives are known, {known:.2g} an image"
     )
-    if expected is not None:
-        better = "" if said == "given" else " (say better with --expected-positives)"
-        return like + given + better
-    return (
-        f"{like}; it is assumed that {100 * ASSUMED_SHARE:.0f} % of the positives are (say better "
-        "with --expected-positives, their number an image)"
-    )
+    better = "--expected-positives, the number an image really has, makes its probabilities better"
+    if expected is None:
+        return f"{like}: {100 * ASSUMED_SHARE:.0f} % of them all, as is assumed ({better})"
+    of_all = f"{like}: {100 * min(known / expected, 1):.0f} % of {expected:.3g}"
+    return of_all + (", as was given" if said == "given" else f", by a rough guess ({better})")
 
 
 def _check(expected_positives: float, positives: int, images: int, labels: int) -> None:

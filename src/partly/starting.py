@@ -267,7 +267,8 @@ def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator
     """What is about to happen, for a person who has to decide whether to wait for it."""
     config, table = state.config, state.training.table
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
-    yield state.training.propensity.source
+    source = state.training.propensity.source
+    yield source if state.method.needs_expected_positives else source.partition(":")[0]
     for pick in picks:
         value = getattr(config, pick.name)
         shown = f"{value:.3g}" if isinstance(value, float) else value

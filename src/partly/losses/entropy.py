@@ -107,8 +107,11 @@ def observed(
     [L]. An unknown entry has -log[(1-c₊) p + (1-c₋) (1-p)]: nothing to learn from where c₊ = c₋
     (then it is `ign`), a mild "no" where only positives are annotated, `an` where all of them are.
     Its gradient is that of cross-entropy against the posterior P(y = 1 | unknown), which is what
-    `partly` computes (`partly.propensity.estimate` finds c₊ and c₋).
+    `partly` computes.
     """
+    for name, chance in (("c_positive", c_positive), ("c_negative", c_negative)):
+        if not isinstance(chance, Tensor) and not 0 <= chance <= 1:
+            raise ConfigError(f"{name} is a chance between 0 and 1, not {chance}")
     x = working(logits)
 
     def log_left(chance: Tensor | float) -> Tensor:
