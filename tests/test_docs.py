@@ -1,13 +1,14 @@
 """The documents: their code runs, their links lead somewhere, nothing that exists is missing."""
 
 import inspect
+import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
 
-from partly import losses, methods, readers
+from partly import arena, losses, methods, readers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,6 +42,13 @@ def test_methods_page_is_what_the_registry_says():
 def test_formats_page_is_what_the_readers_say():
     page = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
     assert page == readers.to_markdown(), "run `make format`"
+
+
+def test_the_arena_is_what_its_json_says():
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    stored = json.loads((ROOT / "benchmarks" / "results" / "arena.json").read_text())
+    shown = page.split("benchmarks/results/arena.json -->\n")[1].split("<!-- end of the arena")[0]
+    assert shown == arena.to_markdown(stored)
 
 
 @pytest.mark.parametrize("name", sorted(set(losses.__all__) - HELPERS))
