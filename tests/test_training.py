@@ -259,7 +259,7 @@ def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
 
 
 @pytest.mark.parametrize(("ema", "fall"), [(0.0, None), (0.5, None), (0.5, 16)])
-def test_the_best_epoch_is_kept(tmp_path, ema, fall):
+def test_what_comes_after_the_best_epoch_is_not_kept(tmp_path, ema, fall):
     """Validation labels turned upside down: the more is learnt, the worse. The first is best."""
     table, turned = feature_table(400), feature_table(200, seed=1)
     turned = LabelTable.from_dense(1 - turned.dense(), features=turned.features)
@@ -276,6 +276,29 @@ def test_the_best_epoch_is_kept(tmp_path, ema, fall):
     chosen, expected = ((tmp_path / run / runs.WEIGHTS).read_bytes() for run in ("run", "first"))
     assert chosen == expected
     assert mean_average_precision(predictor.logits(turned), turned.dense()) == scores[0]
+
+
+def test_a_later_epoch_is_kept_unless_it_is_clearly_worse():
+    state, nobody = opened(feature_table()), mock.Mock()
+    nan = np.nan
+    course = [
+        ([0.5, 0.6, 0.7, nan], 1),
+        ([0.6, 0.7, 0.9, nan], 2),  # the best
+        ([0.5, 0.8, 0.8, nan], 3),  # one label better, two worse: not clearly
+        ([0.4, 0.5, 0.7, nan], 3),  # all of them worse
+        ([nan, nan, nan, nan], 3),
+        ([0.61, 0.69, 0.9, nan], 6),
+    ]
+    for epoch, (values, kept) in enumerate(course, start=1):
+        found = (np.array(values), "mAP of known labels")
+        with mock.patch.object(judging.metrics, "select_scores", return_value=found):
+            metric = {"epoch": epoch}
+            judging.keep_if_good(state, metric, nobody, None)
+        assert state.best_epoch == kept
+        assert metric["validation_score"] == (
+            None if np.isnan(values).all() else pytest.approx(np.nanmean(values))
+        )
+    assert state.best_scores[2] == 0.9
 
 
 def test_without_a_judge_the_last_epoch_is_kept(tmp_path):

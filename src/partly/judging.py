@@ -5,6 +5,7 @@ good its pseudo-labels are, and the finished `Predictor`.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,16 +64,25 @@ def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
     return Judge(predictor(state, runs.describe(table, state.config)), table, table.dense())
 
 
-def keep_if_best(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
-    """Score this epoch and, if it is the best so far, keep its weights."""
-    score, criterion = metrics.select_score(judge.logits(), judge.labels)
+def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
+    """Score this epoch and keep its weights, unless it is clearly worse than the best so far.
+
+    On few images the best of many epochs is a matter of chance, and the later has learnt more.
+    """
+    values, criterion = metrics.select_scores(judge.logits(), judge.labels)
+    score = float(np.nanmean(values)) if np.isfinite(values).any() else math.nan
     metric["validation_score"] = score if np.isfinite(score) else None
     metric["criterion"] = criterion
-    if score >= state.best_score:  # which nan is not; of equal epochs the later has learnt more
-        state.best_score, state.best_epoch = score, metric["epoch"]
+    if not np.isfinite(score):
+        return
+    best = state.best_scores
+    if best is None or not metrics.clearly_below(values, best.cpu().numpy()):
+        state.best_epoch = metric["epoch"]
         state.best_weights = copy.deepcopy(state.judged.state_dict())
         if folder is not None:
             runs.write_weights(folder, state.best_weights)
+    if best is None or score >= float(np.nanmean(best.cpu().numpy())):
+        state.best_scores = torch.from_numpy(values)
 
 
 def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, epoch: int) -> None:

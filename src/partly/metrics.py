@@ -97,19 +97,42 @@ def positives_above_unknown(scores: npt.ArrayLike, labels: npt.ArrayLike) -> Flo
 def select_score(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, str]:
     """The criterion for the best epoch, from known labels only, and what it is called.
 
-    mAP of the known labels, when at least half of the labels with a known positive also have a
-    known negative. Otherwise AP would be 1 for most labels, whatever the model says, and the mean
-    of `positives_above_unknown` takes its place. nan if no label can be scored.
+    The mean of `select_scores`; nan if no label can be scored.
 
     >>> select_score([[0.9], [0.5], [0.1]], [[1], [-1], [-1]])
     (1.0, 'AUROC of known positives against unknown')
     """
+    values, criterion = select_scores(scores, labels)
+    return _mean(values), criterion
+
+
+def select_scores(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, str]:
+    """The criterion for the best epoch, of each label [L], and what it is called.
+
+    AP of the known labels, when at least half of the labels with a known positive also have a known
+    negative. Otherwise AP would be 1 for most labels, whatever the model says, and
+    `positives_above_unknown` takes its place. nan for a label that cannot be scored.
+    """
     scores, labels = _checked(scores, labels)
     seen = coverage(labels)
     if 2 * len(seen.left_out["no known negative"]) <= seen.labels_scored:
-        return mean_average_precision(scores, labels), "mAP of known labels"
-    criterion = _mean(positives_above_unknown(scores, labels))
-    return criterion, "AUROC of known positives against unknown"
+        return average_precision(scores, labels), "mAP of known labels"
+    return positives_above_unknown(scores, labels), "AUROC of known positives against unknown"
+
+
+def clearly_below(values: FloatArray, others: FloatArray) -> bool:
+    """Whether values [L] of the labels are below others on the mean, by more than twice the
+    standard error of that mean; where one label alone can be compared, whether it is below.
+
+    >>> clearly_below(np.array([0.5, 0.7, 0.6]), np.array([0.6, 0.8, 0.7]))
+    True
+    >>> clearly_below(np.array([0.5, 0.9, 0.6]), np.array([0.6, 0.8, 0.7]))
+    False
+    """
+    lost = (others - values)[np.isfinite(others - values)]
+    if len(lost) < 2:
+        return bool((lost > 0).any())
+    return bool(lost.mean() > 2 * lost.std(ddof=1) / math.sqrt(len(lost)))
 
 
 def f1_scores(

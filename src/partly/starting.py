@@ -45,8 +45,8 @@ class State:
     epoch: int = 1  # the epoch that runs or comes next
     step: int = 0  # steps taken in all
     loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
-    best_score: float = -1.0
-    best_epoch: int = 0
+    best_scores: Tensor | None = None  # of each label [L], in the epoch that was best so far
+    best_epoch: int = 0  # the one that is kept
     best_weights: dict[str, Tensor] | None = None  # also in the folder, so not in the checkpoint
 
     @property
@@ -85,7 +85,7 @@ class State:
             "epoch": self.epoch,
             "step": self.step,
             "loss_sum": self.loss_sum,
-            "best_score": self.best_score,
+            "best_scores": self.best_scores,
             "best_epoch": self.best_epoch,
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
@@ -106,7 +106,7 @@ class State:
 
     def load(self, saved: dict[str, Any]) -> None:
         """The reverse of `dump`."""
-        for name in ("epoch", "step", "loss_sum", "best_score", "best_epoch"):
+        for name in ("epoch", "step", "loss_sum", "best_scores", "best_epoch"):
             setattr(self, name, saved[name])
         self.model.load_state_dict(saved["model"])
         if self.average is not None:

@@ -132,7 +132,7 @@ def train(
                     save()
             metric = finish_epoch(state, time.monotonic() - began, first)
             if judge is not None:
-                judging.keep_if_best(state, metric, judge, folder)
+                judging.keep_if_good(state, metric, judge, folder)
             if folder is not None:
                 checkpoint.append_line(folder / runs.METRICS, metric)
                 judging.audit_pseudo_labels(state, truth, folder, metric["epoch"])
