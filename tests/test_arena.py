@@ -20,7 +20,7 @@ import pytest
 from builders import command, environment, feature_table, partly_here, partly_works, problem
 from builders import write_npz as write_problem
 from partly import arena as arena_
-from partly import experiments, methods
+from partly import arena_page, experiments, methods
 from partly.arena import choices_of, run_protocol, spread
 from partly.config import Config
 from partly.errors import DataError, RunError
@@ -220,7 +220,7 @@ def made_up(verdict: str, middle: float) -> dict[str, Any]:
 
 
 def test_cells_in_words():
-    difference = arena_._difference
+    difference = arena_page._difference
     assert difference(made_up("better", 0.0121), "best baseline") == "**+1.2 [0.8, 1.6]** an"
     assert difference(made_up("worse", -0.0121), "full labels") == "*-1.2 [0.8, 1.6]*"
     assert difference(made_up("level", -0.0001), "full labels") == "+0.0 [0.8, 1.6]"
