@@ -20,7 +20,7 @@ import numpy as np
 from partly import Config, LabelTable, hide, metrics, read, train
 from partly.checkpoint import write_json
 from partly.experiments import label, machine
-from partly.training import guess_positives
+from partly.training import guess_known_share
 
 RESULTS = Path(__file__).parent / "results" / "counting.json"
 SETTINGS = ("ppl:0.3", "ppl:0.6", "ppl:0.9", "spl")
@@ -34,8 +34,13 @@ def measure(table: LabelTable, setting: str, seed: int) -> dict[str, float]:
     known = hide(rest, setting, seed=seed)
     config = Config(epochs=12 if len(rest) >= 5000 else 30, hold_out=0.0, seed=seed)
     count = float(rest.counts_by_image().positive.mean())
-    half = min(2 * float(known.counts_by_image().positive.mean()), 0.9 * len(table.names))
-    numbers = {"told": count, "guessed": guess_positives(known, config, quiet=True), "half": half}
+    seen = float(known.counts_by_image().positive.mean())
+    share = guess_known_share(known, config, quiet=True)
+    numbers = {
+        "told": count,
+        "guessed": share and seen / share,
+        "half": min(2 * seen, 0.9 * len(table.names)),
+    }
     found: dict[str, float] = {}
     for way, number in numbers.items():
         if number is None:

@@ -29,7 +29,7 @@ from partly.propensity import estimate
 from partly.protocol import DataSet, Protocol
 from partly.readers import read
 from partly.source import Source
-from test_protocol import TOML, write
+from test_protocol import TOML, fill, write
 
 PATIENCE = 120  # seconds until a slow machine is taken for a hung one
 CHANCE = ("seconds", "command", "device")  # of a result: what may differ between two runs
@@ -42,12 +42,7 @@ def quiet(line: str) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Two data sets and a protocol for them."""
-    folder = tmp_path_factory.mktemp("arena")
-    write_problem(folder / "first.npz", 300, 200)
-    write_problem(folder / "second.npz", 200, 100, seed=3)
-    write(folder)
-    return folder
+    return fill(tmp_path_factory.mktemp("arena"))
 
 
 @pytest.fixture(scope="module")

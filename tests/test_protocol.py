@@ -50,14 +50,17 @@ def write(folder: Path, text: str = TOML) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
+def fill(folder: Path) -> Path:
     """Two data sets and a protocol for them."""
-    folder = tmp_path_factory.mktemp("arena")
     write_problem(folder / "first.npz", 300, 200)
     write_problem(folder / "second.npz", 200, 100, seed=3)
     write(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return fill(tmp_path_factory.mktemp("arena"))
 
 
 def problems(tmp_path: Path, text: str, folder: Path, **more: Any) -> list[str]:

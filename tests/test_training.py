@@ -581,13 +581,39 @@ def test_how_many_positives_there_are_is_guessed(share, tmp_path, capsys):
     train(table, config, tmp_path / "run")
     record = checkpoint.read_json(tmp_path / "run" / runs.CONFIG)
     assert record["expected_positives"] is None  # nobody said it
-    assert record["guessed_positives"] == pytest.approx(expected, rel=0.3)  # ½: 40 or 80 % off
+    assert record["guessed_share"] == pytest.approx(share, rel=0.3)  # ½: 40 or 80 % off
+    assert record["positives_an_image"] == pytest.approx(expected, rel=0.3)
+    assert record["teacher"] == "self"
     assert "by a rough guess (--expected-positives" in capsys.readouterr().err
-    with mock.patch.object(training, "guess_positives", no_guess):
+    with mock.patch.object(training, "guess_known_share", no_guess):
         train(table, config, tmp_path / "run", resume=True, quiet=True)
     told = replace(config, expected_positives=1.5)
     with pytest.raises(RunError, match="expected_positives"):  # and it is not taken for a flag
         train(table, told, tmp_path / "run", resume=True, quiet=True)
+
+
+def test_a_known_negative_elsewhere_does_not_stop_the_guess(capsys):
+    labels = hide(feature_table(2000), "ppl:0.8").dense()
+    labels[:, 0] = feature_table(2000).dense()[:, 0]  # of this label everything is known
+    table = LabelTable.from_dense(labels, features=feature_table(2000).features)
+    train(table, replace(QUICK, epochs=1))
+    assert "labels only positives, " in (said := capsys.readouterr().err)
+    assert "by a rough guess" in said
+
+
+def test_an_option_without_effect_is_said(capsys):
+    table, config = hide(feature_table(40), "ppl:0.5"), replace(QUICK, epochs=1)
+    train(table, replace(config, options={"focus": 2.0}))
+    assert "focus changes nothing here" in capsys.readouterr().err
+    train(table, config)
+    assert "focus" not in capsys.readouterr().err
+
+
+def test_a_finished_run_says_that_it_is(tmp_path, capsys):
+    table, config = feature_table(40), replace(QUICK, epochs=1)
+    train(table, config, tmp_path, quiet=True)
+    train(table, config, tmp_path, resume=True)
+    assert "there is nothing to train" in capsys.readouterr().err
 
 
 def test_what_is_assumed_is_said_where_it_matters(capsys):
@@ -604,7 +630,7 @@ def test_what_is_assumed_is_said_where_it_matters(capsys):
 
 def test_nothing_is_guessed_that_is_told_or_needless():
     config, full = replace(QUICK, epochs=1), feature_table()
-    with mock.patch.object(training, "guess_positives", no_guess):
+    with mock.patch.object(training, "guess_known_share", no_guess):
         train(hide(full, "ppl:0.5"), replace(config, expected_positives=2.0), quiet=True)
         train(hide(full, "ppl:0.5"), replace(config, method="an"), quiet=True)
         with pytest.raises(ConfigError, match="targets"):  # before it costs
@@ -612,10 +638,10 @@ def test_nothing_is_guessed_that_is_told_or_needless():
 
 
 def test_where_there_is_nothing_to_guess_by(pictures):
-    assert training.guess_positives(hide(feature_table(), "pal:0.5"), QUICK, True) is None
-    assert training.guess_positives(hide(feature_table(40), "ppl:0.5"), QUICK, True) is None
+    assert training.guess_known_share(hide(feature_table(), "pal:0.5"), QUICK, True) is None
+    assert training.guess_known_share(hide(feature_table(40), "ppl:0.5"), QUICK, True) is None
     scratch = replace(PICTURES, weights="none")
-    assert training.guess_positives(hide(pictures, "ppl:0.9"), scratch, True) is None
+    assert training.guess_known_share(hide(pictures, "ppl:0.9"), scratch, True) is None
 
 
 def test_random_weights_see_nothing_to_guess_by(pictures, tmp_path):
@@ -624,7 +650,7 @@ def test_random_weights_see_nothing_to_guess_by(pictures, tmp_path):
     with mock.patch.object(training.counting, "guess_share", no_guess):
         train(table, replace(config, head_only=True), tmp_path, quiet=True)
         train(table, replace(config, linear_start=True), quiet=True)
-    assert checkpoint.read_json(tmp_path / runs.CONFIG)["guessed_positives"] is None
+    assert checkpoint.read_json(tmp_path / runs.CONFIG)["guessed_share"] is None
 
 
 def test_of_images_it_is_guessed_by_what_the_weights_see(pictures, some_weights):
@@ -636,8 +662,8 @@ def test_of_images_it_is_guessed_by_what_the_weights_see(pictures, some_weights)
         return 0.5
 
     with mock.patch.object(training.counting, "guess_share", note):
-        found = training.guess_positives(table, config.complete(table), True)
-    assert found == pytest.approx(2 * (table.values == 1).sum() / len(table))
+        found = training.guess_known_share(table, config.complete(table), True)
+    assert found == 0.5
     assert len(seen[0]) == len(table)
     assert seen[0].features.std() > 0
 

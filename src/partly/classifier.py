@@ -48,6 +48,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     classes_ [L, 2]: for each label array([0, 1]), by which scikit-learn's scorers know the kind.
     label_names_ [L]: the columns of a DataFrame, otherwise `label 0`, `label 1`, …
     thresholds_ [L]: the probability from which `predict` says 1.
+    expected_positives_: the number of positives a row that training took for true, be it given,
+    counted, or guessed where only positives are known (with verbose=True it is said).
     predictor_: the trained model, a `runs.Predictor`.
     n_features_in_, and feature_names_in_ where X has names.
 
@@ -108,6 +110,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
             raise LabelError(f"X has {len(features)} rows, y has {len(values)}")
         table = LabelTable.from_dense(values, names=names, convention="nan", features=features)
         self.predictor_ = train(table, self._config(), quiet=not self.verbose)
+        self.expected_positives_ = self.predictor_.config["positives_an_image"]
         self.label_names_ = np.array(table.names, dtype=object)
         self.classes_ = np.tile([0, 1], (len(table.names), 1))
         fitted = self.predictor_.thresholds

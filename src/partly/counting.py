@@ -1,8 +1,8 @@
 """How many of the positives are known, where nothing else is?
 
-What enters: a table with features in which only positives are known, and a way to learn from a
-table. What leaves: a guess of c₊, the chance that a positive is annotated, or None where there is
-too little to learn from. Letters: N images, L labels.
+What enters: a table with features, of some of whose labels only positives are known, and a way to
+learn from a table. What leaves: a guess of their c₊, the chance that a positive is annotated, or
+None where there is too little to learn from. Letters: N images, L labels.
 
 P(annotated | x) = c₊·P(positive | x), which is c₊ where the image leaves no doubt, and less
 elsewhere. So a model is asked about images it has not learnt from, how likely their known positives
@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partly.labels import LabelTable
-from partly.propensity import ASSUMED_SHARE
+from partly.labels import POSITIVE, LabelTable
+from partly.propensity import ASSUMED_SHARE, only_positives
 from partly.runs import Predictor
 
 Array = npt.NDArray[np.floating[Any]]
@@ -41,14 +41,17 @@ def guess_share(table: LabelTable, learn: Callable[[LabelTable], Predictor]) -> 
 
 
 def frequent_labels(table: LabelTable, most: int) -> npt.NDArray[np.int8]:
-    """1 where a positive is known, else 0 [N, most]: of the labels that have most of them."""
-    positives = table.counts_by_label().positive
-    chosen = np.argsort(-positives, kind="stable")[:most]
+    """1 where a positive is known, else 0 [N, most]: of the labels that have most of them, and
+    no known negative."""
+    counts = table.counts_by_label()
+    positives = np.where(only_positives(counts), counts.positive, 0)
+    chosen = np.argsort(-positives, kind="stable")[: min(most, max(np.count_nonzero(positives), 2))]
     place = np.full(len(table.names), -1)
     place[chosen] = np.arange(len(chosen))
     columns = place[table.indices]
     annotated = np.zeros((len(table), len(chosen)), np.int8)
-    annotated[table.rows[columns >= 0], columns[columns >= 0]] = 1
+    seen = (columns >= 0) & (table.values == POSITIVE)
+    annotated[table.rows[seen], columns[seen]] = 1
     return annotated
 
 

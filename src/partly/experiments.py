@@ -180,7 +180,8 @@ def run_study(
     for trial, record in with_progress(finished, len(left), say):
         done[trial] = record
         checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budgets[trial]})
-    configs = {trial.row: trial.config(config).complete(train) for trial in study.trials}
+    known = told(config, train)
+    configs = {trial.row: trial.config(known).complete(train) for trial in study.trials}
     results = {
         "title": study.title,
         "whole": study.whole,
@@ -392,10 +393,7 @@ def train_trial(
     others: it has no probabilities, and the record says why.
     """
     known = hide(full, trial.setting, seed=trial.seed)
-    expected = config.expected_positives
-    if expected is None and is_full(full):
-        expected = float(full.counts_by_image().positive.mean())
-    own = replace(trial.config(config), expected_positives=expected)
+    own = trial.config(told(config, full))
     record: dict[str, Any] = {"method": trial.row, "setting": trial.setting, "seed": trial.seed}
     began = time.monotonic()
     try:
@@ -408,6 +406,13 @@ def train_trial(
         lost = {"mAP": None, "error": str(error)}
         return record | lost | {"seconds": round(time.monotonic() - began, 2)}, None
     return record | seconds | {"known_hash": known.content_hash}, probabilities
+
+
+def told(config: Config, full: LabelTable) -> Config:
+    """The same with the mean number of positives an image, where full labels tell it."""
+    if config.expected_positives is not None or not is_full(full):
+        return config
+    return replace(config, expected_positives=float(full.counts_by_image().positive.mean()))
 
 
 def is_full(table: LabelTable) -> bool:

@@ -279,6 +279,7 @@ TARGETS = ("posterior", "prediction")
 TEACHERS = ("auto", "self", "average", "network")
 ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
+FOCUS = 0.25  # how much more likely entries weigh, as a power of what is believed of them
 RARE = 0.003  # a probability below which entries count nearly alike
 MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
@@ -323,7 +324,7 @@ def _partly(
     *,
     teacher: str = "auto",
     targets: str = "posterior",
-    focus: float = 0.25,
+    focus: float = FOCUS,
     weight: float | str = 1.0,
     q: float | str = 1.0,
     share: str = "off",
@@ -350,6 +351,11 @@ def _partly(
     correctable = torch.as_tensor(known.negative > 0, device=training.device)
     own_focus = sharpness * correctable * (training.kind == "linear")
     attentive = bool(own_focus.any())
+    if training.teacher == "self" and not attentive and focus != FOCUS:
+        training.notes.append(
+            "focus changes nothing here: there is no teacher, and what a model believes of itself "
+            "is attended to in a linear layer with known negatives only"
+        )
     audited = training.pseudo_labels(start=known.priors) if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:

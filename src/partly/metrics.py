@@ -94,18 +94,6 @@ def positives_above_unknown(scores: npt.ArrayLike, labels: npt.ArrayLike) -> Flo
     return _positives_above(-1, scores, labels)
 
 
-def select_score(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[float, str]:
-    """The criterion for the best epoch, from known labels only, and what it is called.
-
-    The mean of `select_scores`; nan if no label can be scored.
-
-    >>> select_score([[0.9], [0.5], [0.1]], [[1], [-1], [-1]])
-    (1.0, 'AUROC of known positives against unknown')
-    """
-    values, criterion = select_scores(scores, labels)
-    return _mean(values), criterion
-
-
 def select_scores(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatArray, str]:
     """The criterion for the best epoch, of each label [L], and what it is called.
 

@@ -36,58 +36,69 @@ class Propensity:
 
 
 def estimate(
-    table: LabelTable, expected_positives: float | None = None, *, guessed: bool = False
+    table: LabelTable,
+    expected_positives: float | None = None,
+    *,
+    guessed_share: float | None = None,
 ) -> Propensity:
-    """c₊, c₋, k and the priors of `table`; `guessed` says that k was not given by anybody.
+    """c₊, c₋, k and the priors of `table`. guessed_share: c₊ where nothing else says it, else ½.
 
     - negatives known: how much is known of a label is its own, ρ is the same for all of them: the
-      one that makes the priors add up to k or, where k is not given, 1 (missing at random). A label
-      without a known negative among such is taken to have c₊ = ½.
-    - only positives known: c₊ = known positives / (N·k) or, k not given, ½, and it is said.
+      one that makes the priors add up to k or, where k is not given, 1 (missing at random). Of a
+      label without a known negative among such, c₊ is the guess.
+    - only positives known: c₊ = known positives / (N·k) or, k not given, the guess; it is said.
     """
     counts = table.counts_by_label()
     images, labels = len(table), len(table.names)
     positives = int(counts.positive.sum())
     if expected_positives is not None:
         _check(expected_positives, positives, images, labels)
+    share = ASSUMED_SHARE if guessed_share is None else guessed_share
+    one_sided = only_positives(counts)
     if counts.negative.any():
-        one_sided = (counts.negative == 0) & (counts.positive > 0)
         ratio = 1.0
         if expected_positives is not None:
-            theirs = counts.positive[one_sided].sum() / (ASSUMED_SHARE * images)
+            theirs = counts.positive[one_sided].sum() / (share * images)
             ratio = solve_ratio(counts, one_sided, max(expected_positives - theirs, 1e-9))
         c_positive, c_negative = from_ratio(counts, images, ratio)
-        c_positive[one_sided], c_negative[one_sided] = ASSUMED_SHARE, 0.0
+        c_positive[one_sided], c_negative[one_sided] = share, 0.0
     else:
-        one_sided = counts.positive > 0
         ratio = np.inf
-        known = positives / (images * expected_positives) if expected_positives else ASSUMED_SHARE
+        known = positives / (images * expected_positives) if expected_positives else share
         c_positive, c_negative = np.full(labels, min(known, 1.0)), np.zeros(labels)
     single = not counts.negative.any() and is_single(table)
-    said = "guessed" if guessed else "given"
-    source = _describe(table, expected_positives, said, ratio, single, int(one_sided.sum()))
+    source = _describe(table, expected_positives, guessed_share, ratio, single, one_sided)
     priors = _priors(counts, images, c_positive, c_negative)
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
+
+
+def only_positives(counts: Counts) -> np.ndarray:
+    """Which labels [L] have known positives and no known negative."""
+    return (counts.negative == 0) & (counts.positive > 0)
 
 
 def _describe(
     table: LabelTable,
     expected: float | None,
-    said: str,
+    guessed: float | None,
     ratio: float,
     single: bool,
-    one_sided: int,
+    one_sided: np.ndarray,
 ) -> str:
     """What these labels resemble, and what is assumed of those that are not known."""
     share = table.known / (len(table) * len(table.names))
-    given = "" if expected is None else f"; {expected:.3g} positives an image were {said}"
+    given = "" if expected is None else f"; {expected:.3g} positives an image were given"
+    assumed = (
+        f"{100 * ASSUMED_SHARE:.0f} % of them all, as is assumed"
+        if guessed is None
+        else f"{100 * guessed:.0f} % of them all, by a rough guess"
+    )
     if share == 1:
         return "every label is known"
     if np.isfinite(ratio):
         like = f"positives and negatives are known, {100 * share:.2g} % of all labels (as in PAL)"
-        if one_sided:
-            half = f"{100 * ASSUMED_SHARE:.0f} %"
-            like += f"; of {one_sided} labels only positives, {half} of them as is assumed"
+        if one_sided.any():
+            like += f"; of {one_sided.sum()} labels only positives, {assumed}"
         if expected is None:
             return f"{like}; they are taken to be missing at random, positives and negatives alike"
         if abs(ratio - 1) > 0.1:
@@ -101,9 +112,8 @@ def _describe(
     )
     better = "--expected-positives, the number an image really has, makes its probabilities better"
     if expected is None:
-        return f"{like}: {100 * ASSUMED_SHARE:.0f} % of them all, as is assumed ({better})"
-    of_all = f"{like}: {100 * min(known / expected, 1):.0f} % of {expected:.3g}"
-    return of_all + (", as was given" if said == "given" else f", by a rough guess ({better})")
+        return f"{like}: {assumed} ({better})"
+    return f"{like}: {100 * min(known / expected, 1):.0f} % of {expected:.3g}, as was given"
 
 
 def _check(expected_positives: float, positives: int, images: int, labels: int) -> None:

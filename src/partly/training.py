@@ -27,6 +27,7 @@ from partly.data import missing_images
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
+from partly.propensity import only_positives
 from partly.schedules import learning_rate_factor
 from partly.starting import TEACHER, State, introduce, look_through, open_eye, start
 
@@ -97,18 +98,18 @@ def train(
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
     blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
-    guess = partial(guess_positives, table, config, quiet)
+    guess = partial(guess_known_share, table, config, quiet)
     state = start(
         table,
         config,
         fresh=not has_checkpoint,
         audited=truth is not None,
-        guess=(lambda: stored.get("guessed_positives")) if stored or blind else guess,
+        guess=(lambda: stored.get("guessed_share")) if stored or blind else guess,
     )
     if not has_checkpoint:
         learn_before(state, quiet)
     state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
-    record |= {"origin": state.origin, "guessed_positives": state.guessed}
+    record |= {"origin": state.origin, **state.found()}
     judge = judging.open_judge(validation, state)
     if folder is not None:
         if kept is not None and has_checkpoint:
@@ -122,6 +123,8 @@ def train(
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
         for line in introduce(state, picks, judge is not None):
             progress.say(line)
+        if state.epoch > config.epochs:
+            progress.say(f"this run has had its {config.epochs} epochs: there is nothing to train")
         while state.epoch <= config.epochs:
             began, first = time.monotonic(), state.step_of_epoch
             models.train_mode(state.model, keep_statistics=state.keeps_statistics)
@@ -237,14 +240,15 @@ def move_average(average: nn.Module, model: nn.Module, decay: float, step: int) 
 # --- before and after ----------------------------------------------------------------------------
 
 
-def guess_positives(table: LabelTable, config: Config, quiet: bool) -> float | None:
-    """How many positives an image has, where only positives are known: known ones / c₊.
+def guess_known_share(table: LabelTable, config: Config, quiet: bool) -> float | None:
+    """c₊ of the labels of which only positives are known: which share of them that is.
 
-    None where negatives are known, where there is too little to learn from, and where images would
-    be looked at with random weights. config: complete.
+    None where there is no such label or too little to learn from, and where images would be looked
+    at with random weights. config: complete.
     """
     counts, on_images = table.counts_by_label(), table.features is None
-    if counts.negative.any() or counts.positive.sum() < counting.FEW:
+    known = int(counts.positive[only_positives(counts)].sum())
+    if known < counting.FEW:
         return None
     if on_images and not config.fine_tuned(config.kind(table)):
         return None
@@ -260,10 +264,7 @@ def guess_positives(table: LabelTable, config: Config, quiet: bool) -> float | N
     plan = Config(epochs=20, hold_out=0.0, seed=config.seed, device=config.device)
     plan = replace(plan, options={"teacher": "self", "focus": 0.0})
     share = counting.guess_share(sample, partial(train, config=plan, quiet=True))
-    if share is None:
-        return None
-    most = 0.9 * len(table.names)
-    return min(float(counts.positive.sum()) / (len(table) * share), most)
+    return share and max(share, known / (0.9 * len(table) * len(table.names)))
 
 
 def settled(state: State) -> Config:
