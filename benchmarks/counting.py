@@ -2,7 +2,7 @@
 
 What enters: files of features with full labels. Of the training part 20,000 rows at most are taken,
 a fifth of them to judge by; of the others only positives are left known, of which training is told
-the true number an image, is told nothing and guesses it (`training.guess_positives`), or is told
+the true number an image, is told nothing and guesses it (`training.guess_known_share`), or is told
 what it would assume without a guess, that half of them are known. What leaves: mAP and expected
 calibration error, means over seeds, as a table, and benchmarks/results/counting.json.
 
@@ -38,7 +38,7 @@ def measure(table: LabelTable, setting: str, seed: int) -> dict[str, float]:
     share = guess_known_share(known, config, quiet=True)
     numbers = {
         "told": count,
-        "guessed": share and seen / share,
+        "guessed": None if share is None else seen / share,
         "half": min(2 * seen, 0.9 * len(table.names)),
     }
     found: dict[str, float] = {}

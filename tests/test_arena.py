@@ -325,8 +325,9 @@ def test_only_finalists_are_trained(dear):
 def test_the_written_budget_is_that_of_each_method(finished, folder):
     results = finished[1]["data"][0]
     train = read(folder / "first.npz").part("train")
+    budget = experiments.told(Config(epochs=2, batch_size=64, hold_out=0.0), train)
     for row in results["methods"]:
-        config = Config(method=row["name"], epochs=2, batch_size=64, hold_out=0.0).complete(train)
+        config = replace(budget, method=row["name"]).complete(train)
         written = results["config"] | row["config"]
         assert {name: getattr(config, name) for name in written} == written
     assert all(row["config"].keys() == {"head_decay"} for row in results["methods"])

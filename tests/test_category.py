@@ -195,8 +195,9 @@ def test_it_works_on_pictures(tmp_path, choices: dict[str, Any]) -> None:
 def test_a_teacher_is_not_tuned() -> None:
     table = hide(feature_table(200), "pal:0.5")
     config = replace(CFT, method="partly", epochs=1).complete(table)
+    state = training.start(table, config)
     with mock.patch.object(category, "fine_tune") as tune:
-        training.train_teacher(table, config)
+        training.train_teacher(state)
     assert not tune.called
 
 

@@ -451,3 +451,11 @@ def test_scoring_the_wrong_labels_is_an_error(data, fitted):
     for labels in (Y[:, :3], Y[:-1], Y[:, 0]):
         with pytest.raises(PartlyError):
             fitted.score(X, labels)
+
+
+def test_what_number_of_positives_was_taken_for_true():
+    X = np.random.default_rng(0).normal(size=(60, 4))
+    Y = np.where(X[:, :3] > 0, 1, 0)
+    model = PartialLabelClassifier(epochs=1, expected_positives=1.4).fit(X, np.where(Y, 1, -1))
+    assert model.expected_positives_ == pytest.approx(1.4, rel=0.1)
+    assert PartialLabelClassifier("an", epochs=1).fit(X, Y).expected_positives_ is None

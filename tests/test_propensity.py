@@ -162,3 +162,16 @@ def test_labels_of_which_only_positives_are_known_among_others() -> None:
         assert found.negative == pytest.approx([0.3] * 16 + [0.0] * 4, rel=0.1)
         assert found.priors == pytest.approx(full.mean(axis=0), abs=0.02)
         assert "of 4 labels only positives" in found.source
+
+
+def test_a_guess_counts_where_nothing_else_says_it():
+    labels = np.array([[1, 1, 1], [0, -1, 1], [-1, 1, 1], [0, -1, 1]])  # of the last all is known
+    facts = estimate(LabelTable.from_dense(labels), guessed_share=0.8)
+    assert facts.positive[1] == pytest.approx(0.8)
+    assert facts.negative[1] == 0
+    assert facts.positive[2] == 1
+    assert "of 1 label only positives, 80 % of them all, by a rough guess" in facts.source
+    only = np.where(labels == 0, -1, labels)[:, :2]
+    assert estimate(LabelTable.from_dense(only), guessed_share=0.8).positive.tolist() == [0.8, 0.8]
+    told = estimate(LabelTable.from_dense(only), 1.5, guessed_share=0.8)
+    assert told.positive.tolist() == [0.5, 0.5]  # 3 of 4·1.5

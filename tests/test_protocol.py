@@ -216,7 +216,8 @@ def test_the_shipped_protocol_is_sound(tmp_path):
         assert data.settings == experiments.PAPER_SETTINGS
         for method in data.methods:
             assert len(choices_of(data, table, method)) == data.choices
-    *rest, photographs = plan.data
+    *rest, drawn, photographs = plan.data
     assert {data.methods for data in rest} == {tuple(methods.available())}
+    assert drawn.methods == photographs.methods
     assert set(photographs.knobs) == {"learning_rate", "head_factor", "head_decay"}
     assert photographs.config.batch_norm == "keep"  # for every method

@@ -17,6 +17,7 @@ from builders import feature_table, files_of, picture_table
 from partly import checkpoint, judging, models, pseudo, runs, training
 from partly.config import usual_batch_size
 from partly.errors import ConfigError, DataError, RunError
+from partly.experiments import is_full
 from partly.hiding import hide
 from partly.labels import LabelTable
 from partly.metrics import mean_average_precision
@@ -592,13 +593,47 @@ def test_how_many_positives_there_are_is_guessed(share, tmp_path, capsys):
         train(table, told, tmp_path / "run", resume=True, quiet=True)
 
 
-def test_a_known_negative_elsewhere_does_not_stop_the_guess(capsys):
-    labels = hide(feature_table(2000), "ppl:0.8").dense()
-    labels[:, 0] = feature_table(2000).dense()[:, 0]  # of this label everything is known
-    table = LabelTable.from_dense(labels, features=feature_table(2000).features)
-    train(table, replace(QUICK, epochs=1))
-    assert "labels only positives, " in (said := capsys.readouterr().err)
-    assert "by a rough guess" in said
+def mixed_table(share: float, one_sided: int = 2) -> LabelTable:
+    """Of some labels a share of the positives is known and nothing else; of the others, all."""
+    full = feature_table(2000)
+    labels = full.dense()
+    labels[:, :one_sided] = hide(full, f"ppl:{share}").dense()[:, :one_sided]
+    return LabelTable.from_dense(labels, features=full.features)
+
+
+@pytest.mark.parametrize("one_sided", [1, 2])
+@pytest.mark.parametrize("expected", [None, 1.3])
+def test_a_known_negative_elsewhere_does_not_stop_the_guess(one_sided, expected, capsys):
+    config = replace(QUICK, epochs=1, expected_positives=expected)
+    found = train(mixed_table(0.8, one_sided), config).config["guessed_share"]
+    assert found == pytest.approx(0.8, rel=0.2)
+    assert f"{one_sided} label" in (said := capsys.readouterr().err)
+    assert f"only positives, {100 * found:.0f} % of them all, by a rough guess" in said
+
+
+def test_what_is_guessed_is_guessed_once():
+    """A label that everything is known of is nothing to guess by, though all of it is positive."""
+    table = mixed_table(0.8)
+    labels = table.dense()
+    labels[:, -1] = 1
+    table = LabelTable.from_dense(labels, features=table.features)
+    with mock.patch.object(
+        training, "guess_known_share", side_effect=training.guess_known_share
+    ) as guess:
+        train(table, replace(QUICK, epochs=1, options={"teacher": "network"}), quiet=True)
+    # Here, and in the guess's own two trainings, whose tables are full: there it ends.
+    assert len(guess.call_args_list) == 3
+    assert all(is_full(call.args[0]) for call in guess.call_args_list[1:])
+
+
+def test_a_run_of_an_older_version_is_not_taken_up(tmp_path):
+    table, config = feature_table(40), replace(QUICK, epochs=1)
+    train(table, config, tmp_path, quiet=True)
+    record = checkpoint.read_json(tmp_path / runs.CONFIG)
+    del record["guessed_share"]
+    checkpoint.write_json(tmp_path / runs.CONFIG, record)
+    with pytest.raises(RunError, match="another version"):
+        train(table, config, tmp_path, resume=True, quiet=True)
 
 
 def test_an_option_without_effect_is_said(capsys):
@@ -607,6 +642,8 @@ def test_an_option_without_effect_is_said(capsys):
     assert "focus changes nothing here" in capsys.readouterr().err
     train(table, config)
     assert "focus" not in capsys.readouterr().err
+    train(hide(feature_table(40), "pal:0.5"), replace(config, options={"focus": 0.0}))
+    assert "focus" not in capsys.readouterr().err  # for there it takes something away
 
 
 def test_a_finished_run_says_that_it_is(tmp_path, capsys):

@@ -261,7 +261,8 @@ def run_data_set(
     searched = search(desk, candidates)
     final = train_chosen(desk, candidates, searched)
     chosen = [registry.get(method) for method in data.methods]
-    configs = {m.name: replace(config, method=m.name).complete(train) for m in chosen}
+    known = experiments.told(config, train)
+    configs = {m.name: replace(known, method=m.name).complete(train) for m in chosen}
     results: Results = {
         "name": data.name,
         "definition": definition(protocol, data),

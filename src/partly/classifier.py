@@ -49,7 +49,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     label_names_ [L]: the columns of a DataFrame, otherwise `label 0`, `label 1`, …
     thresholds_ [L]: the probability from which `predict` says 1.
     expected_positives_: the number of positives a row that training took for true, be it given,
-    counted, or guessed where only positives are known (with verbose=True it is said).
+    estimated, or guessed where only positives are known (verbose=True says it); None where the
+    method does not depend on it.
     predictor_: the trained model, a `runs.Predictor`.
     n_features_in_, and feature_names_in_ where X has names.
 

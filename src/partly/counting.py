@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from partly.labels import POSITIVE, LabelTable
+from partly.labels import LabelTable
 from partly.propensity import ASSUMED_SHARE, only_positives
 from partly.runs import Predictor
 
@@ -41,16 +41,16 @@ def guess_share(table: LabelTable, learn: Callable[[LabelTable], Predictor]) -> 
 
 
 def frequent_labels(table: LabelTable, most: int) -> npt.NDArray[np.int8]:
-    """1 where a positive is known, else 0 [N, most]: of the labels that have most of them, and
-    no known negative."""
-    counts = table.counts_by_label()
-    positives = np.where(only_positives(counts), counts.positive, 0)
-    chosen = np.argsort(-positives, kind="stable")[: min(most, max(np.count_nonzero(positives), 2))]
+    """1 where a positive is known, else 0 [N, at most `most`]: of the labels of which only
+    positives are known, those that have most of them. One alone has a column of 0 beside it."""
+    one_sided = only_positives(table)
+    positives = np.where(one_sided, table.counts_by_label().positive, 0)
+    chosen = np.argsort(-positives, kind="stable")[: min(most, max(one_sided.sum(), 2))]
     place = np.full(len(table.names), -1)
     place[chosen] = np.arange(len(chosen))
     columns = place[table.indices]
     annotated = np.zeros((len(table), len(chosen)), np.int8)
-    seen = (columns >= 0) & (table.values == POSITIVE)
+    seen = (columns >= 0) & one_sided[table.indices]
     annotated[table.rows[seen], columns[seen]] = 1
     return annotated
 

@@ -349,9 +349,9 @@ def _partly(
     # What a model believes of itself is worth attention only where negatives, too, correct it, and
     # where it has no features to learn: then what seems clear at first must not be left in peace.
     correctable = torch.as_tensor(known.negative > 0, device=training.device)
-    own_focus = sharpness * correctable * (training.kind == "linear")
-    attentive = bool(own_focus.any())
-    if training.teacher == "self" and not attentive and focus != FOCUS:
+    correctable &= training.kind == "linear"
+    own_focus, attentive = sharpness * correctable, bool(correctable.any()) and sharpness > 0
+    if training.teacher == "self" and not correctable.any() and focus != FOCUS:
         training.notes.append(
             "focus changes nothing here: there is no teacher, and what a model believes of itself "
             "is attended to in a linear layer with known negatives only"

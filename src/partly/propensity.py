@@ -54,7 +54,7 @@ def estimate(
     if expected_positives is not None:
         _check(expected_positives, positives, images, labels)
     share = ASSUMED_SHARE if guessed_share is None else guessed_share
-    one_sided = only_positives(counts)
+    one_sided = only_positives(table)
     if counts.negative.any():
         ratio = 1.0
         if expected_positives is not None:
@@ -72,9 +72,10 @@ def estimate(
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
 
 
-def only_positives(counts: Counts) -> np.ndarray:
-    """Which labels [L] have known positives and no known negative."""
-    return (counts.negative == 0) & (counts.positive > 0)
+def only_positives(table: LabelTable) -> np.ndarray:
+    """Which labels [L] have known positives, no known negative, and entries that are not known."""
+    counts = table.counts_by_label()
+    return (counts.negative == 0) & (counts.positive > 0) & (counts.positive < len(table))
 
 
 def _describe(
@@ -98,7 +99,8 @@ def _describe(
     if np.isfinite(ratio):
         like = f"positives and negatives are known, {100 * share:.2g} % of all labels (as in PAL)"
         if one_sided.any():
-            like += f"; of {one_sided.sum()} labels only positives, {assumed}"
+            labels = "1 label" if one_sided.sum() == 1 else f"{one_sided.sum()} labels"
+            like += f"; of {labels} only positives, {assumed}"
         if expected is None:
             return f"{like}; they are taken to be missing at random, positives and negatives alike"
         if abs(ratio - 1) > 0.1:

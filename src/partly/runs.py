@@ -257,6 +257,15 @@ def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
     return {}
 
 
+def recall(stored: Mapping[str, Any], name: str) -> Any:
+    """What a run wrote down when it began."""
+    if name not in stored:
+        raise RunError(
+            f"the run was begun by another version of partly, without {name}: begin anew"
+        )
+    return stored[name]
+
+
 def describe(table: LabelTable, config: Config) -> dict[str, Any]:
     """What `config.json` holds."""
     return {

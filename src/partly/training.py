@@ -21,13 +21,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, counting, draws, judging, methods, mixing, models, runs
+from partly import (
+    checkpoint,
+    counting,
+    draws,
+    judging,
+    methods,
+    mixing,
+    models,
+    propensity,
+    runs,
+)
 from partly.config import Config
 from partly.data import missing_images
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
-from partly.propensity import only_positives
 from partly.schedules import learning_rate_factor
 from partly.starting import TEACHER, State, introduce, look_through, open_eye, start
 
@@ -60,6 +69,7 @@ def train(
     quiet: bool = False,
     notes: Mapping[str, Any] | None = None,
     skipped: Mapping[str, str] | None = None,
+    known_share: float | None = None,
 ) -> runs.Predictor:
     """Train on `table` and return the model of the chosen epoch.
 
@@ -69,6 +79,8 @@ def train(
     truth: the labels a study has hidden, for an audit of the pseudo-labels; never trained on.
     notes: what else `config.json` shall say, such as where the data came from.
     skipped: images that were left out, by id, with what is wrong with them.
+    known_share: of the positives of a label of which no negative is known, how many are; guessed
+    where the method depends on it and neither this nor the number of positives is given.
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
@@ -98,13 +110,16 @@ def train(
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
     blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
+    if stored:
+        known_share = runs.recall(stored, "guessed_share")
+    may_guess = not (stored or blind or known_share is not None)
     guess = partial(guess_known_share, table, config, quiet)
     state = start(
         table,
         config,
         fresh=not has_checkpoint,
         audited=truth is not None,
-        guess=(lambda: stored.get("guessed_share")) if stored or blind else guess,
+        guess=guess if may_guess else lambda: known_share,
     )
     if not has_checkpoint:
         learn_before(state, quiet)
@@ -124,7 +139,7 @@ def train(
         for line in introduce(state, picks, judge is not None):
             progress.say(line)
         if state.epoch > config.epochs:
-            progress.say(f"this run has had its {config.epochs} epochs: there is nothing to train")
+            progress.say("every epoch of this run is done: there is nothing to train")
         while state.epoch <= config.epochs:
             began, first = time.monotonic(), state.step_of_epoch
             models.train_mode(state.model, keep_statistics=state.keeps_statistics)
@@ -246,8 +261,8 @@ def guess_known_share(table: LabelTable, config: Config, quiet: bool) -> float |
     None where there is no such label or too little to learn from, and where images would be looked
     at with random weights. config: complete.
     """
-    counts, on_images = table.counts_by_label(), table.features is None
-    known = int(counts.positive[only_positives(counts)].sum())
+    one_sided, on_images = propensity.only_positives(table), table.features is None
+    known = int(table.counts_by_label().positive[one_sided].sum())
     if known < counting.FEW:
         return None
     if on_images and not config.fine_tuned(config.kind(table)):
@@ -264,15 +279,9 @@ def guess_known_share(table: LabelTable, config: Config, quiet: bool) -> float |
     plan = Config(epochs=20, hold_out=0.0, seed=config.seed, device=config.device)
     plan = replace(plan, options={"teacher": "self", "focus": 0.0})
     share = counting.guess_share(sample, partial(train, config=plan, quiet=True))
-    return share and max(share, known / (0.9 * len(table) * len(table.names)))
-
-
-def settled(state: State) -> Config:
-    """The choices of a training within this one, which does not guess again what was guessed."""
-    config, known = state.config, state.training.propensity
-    if config.expected_positives is None and not known.negative.any():
-        config = replace(config, expected_positives=known.expected_positives)
-    return config
+    if share is None:
+        return None
+    return min(max(share, known / (0.9 * len(table) * one_sided.sum())), 1.0)
 
 
 def learn_before(state: State, quiet: bool) -> None:
@@ -280,7 +289,7 @@ def learn_before(state: State, quiet: bool) -> None:
     say = silent if quiet else tell
     if state.network is not None:
         say(f"training a network ({TEACHER}) that will teach the linear layer")
-        state.network.load_state_dict(train_teacher(state.training.table, settled(state)))
+        state.network.load_state_dict(train_teacher(state))
     if state.config.linear_start and state.training.table.features is None:
         say(f"linear start: {LINEAR_EPOCHS} epochs of the head alone")
         start_linearly(state, quiet)
@@ -290,18 +299,25 @@ def learn_before(state: State, quiet: bool) -> None:
 PLAIN: Mapping[str, Any] = {"linear_start": False, "mix": "none", "hold_out": 0.0, "finish": "none"}
 
 
-def train_teacher(table: LabelTable, config: Config) -> dict[str, Tensor]:
+def train_teacher(state: State) -> dict[str, Tensor]:
     """The weights of a network that has learnt from the same labels, to teach a linear layer."""
+    config = state.config
     plan = replace(config, **PLAIN, backbone=TEACHER, head_only=False)
     plan = replace(plan, options={**config.options, "teacher": "self"}, start="prior", ema=0.0)
     plan = replace(plan, learning_rate=2e-3, head_factor=1.0, warmup=0.0)
     plan = replace(plan, schedule="cosine", weight_decay=0.0, head_decay=0.0)
-    return train(table, plan, quiet=True).model.state_dict()
+    return train_within(state, state.training.table, plan).state_dict()
+
+
+def train_within(state: State, table: LabelTable, plan: Config) -> nn.Module:
+    """A training within another one, which does not guess again what that has guessed."""
+    share = propensity.ASSUMED_SHARE if state.guessed is None else state.guessed
+    return train(table, plan, quiet=True, known_share=share).model
 
 
 def start_linearly(state: State, quiet: bool) -> None:
     """Give the head what a linear layer learns on the frozen backbone's features."""
-    config, backbone = settled(state), copy.deepcopy(state.model.backbone)
+    config, backbone = state.config, copy.deepcopy(state.model.backbone)
     seen = look_through(backbone, config, state.training.table, quiet=quiet)
     plan = replace(config, **PLAIN, head_only=True, epochs=LINEAR_EPOCHS)
     plan = replace(plan, learning_rate=None, batch_size=None, warmup=None, head_factor=None)
@@ -309,7 +325,7 @@ def start_linearly(state: State, quiet: bool) -> None:
     plan = replace(plan, schedule=None, ema=None, batch_norm=None)
     if "teacher" in methods.get(config.method).options:
         plan = replace(plan, options={**config.options, "teacher": "self"})
-    linear = train(seen, plan, quiet=True).model
+    linear = train_within(state, seen, plan)
     assert isinstance(linear, models.Classifier)
     models.take_head(state.model, linear)
     if state.average is not None:
