@@ -1,15 +1,19 @@
 """How good scores are, judged on known labels only.
 
 What enters: scores or probabilities [N, L] and labels [N, L] (1 positive, 0 negative, -1 unknown)
-as NumPy arrays or anything `np.asarray` takes. N images, L labels.
+as NumPy arrays, memory-mapped ones, tensors or anything `np.asarray` takes. N images, L labels.
 What leaves: float64 arrays [L], plain floats and small records. An unknown entry never counts, and
 what cannot be computed is nan, never 0: a label nobody could score must not lower a mean.
+
+Beyond what enters, memory is that of a block of columns for each thread, or of a few rows: nothing
+else has the size of the table. What does not fit into memory, or lies on several ranks: `ranking`.
 """
 
 import difflib
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -17,10 +21,22 @@ import numpy as np
 import numpy.typing as npt
 
 from partly.errors import ConfigError, DataError, LabelError, first_few, raise_if
+from partly.processes import cores
 
 Array = npt.NDArray[Any]
 FloatArray = npt.NDArray[np.float64]
 ColumnMeasure = Callable[[Array, Array], float]
+Pairs = Iterable[tuple[Array, Array]]  # the scores and the labels of one column after another
+
+BLOCK = 2**21  # entries of a block of columns; fewer than NARROWEST columns would waste reading
+NARROWEST = 8
+ROWS = 2**18  # entries of the rows that are looked at together: these stay in the cache
+TILE = 1024  # rows that are turned into columns together
+THREADS = 8  # at most: each holds a block
+CELLS = 2**16  # NumPy sorts numbers of 16 bits in time that is linear
+FEW = 2**14  # values below this are sorted as they are
+SHOWN = 5  # wrong entries that a message names
+SAMPLE = 1024  # values that show how all of them are spread
 
 # Before scikit-learn 1.9 these called their probabilities `y_pred`, as if they were decisions.
 METRICS_OF_PROBABILITIES = {"log_loss", "d2_log_loss_score"}
@@ -53,11 +69,16 @@ def average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
 
     AP = 1/P · Σ over known positives i of (positives scored ≥ sᵢ) / (known entries scored ≥ sᵢ),
     the sum that scikit-learn computes, ties included. nan for a label with no known positive.
+    Scores on a GPU are sorted there, a block of columns at a time.
 
     >>> average_precision([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]], [[1, 0], [0, -1], [1, 0]]).round(4)
     array([0.8333,    nan])
     """
-    return _per_label(_column_average_precision, *_checked(scores, labels))
+    if getattr(scores, "is_cuda", False):
+        from partly import ranking  # needs torch, which is there if a tensor is
+
+        return ranking.average_precision_on_device(scores, labels)
+    return _per_label(column_average_precision, *checked(scores, labels))
 
 
 def mean_average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> float:
@@ -101,7 +122,7 @@ def select_scores(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatAr
     negative. Otherwise AP would be 1 for most labels, whatever the model says, and
     `positives_above_unknown` takes its place. nan for a label that cannot be scored.
     """
-    scores, labels = _checked(scores, labels)
+    scores, labels = checked(scores, labels)
     seen = coverage(labels)
     if 2 * len(seen.left_out["no known negative"]) <= seen.labels_scored:
         return average_precision(scores, labels), "mAP of known labels"
@@ -137,11 +158,14 @@ def f1_scores(
     >>> f1_scores([[0.9, 0.8], [0.7, 0.1]], [[1, 1], [0, 1]])[:3]
     (0.75, 0.75, 0.75)
     """
-    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
-    decided = _decisions(probabilities, thresholds)
-    positives = np.sum(labels == 1, axis=0)
-    predicted = np.sum(decided & (labels >= 0), axis=0)
-    hits = np.sum(decided & (labels == 1), axis=0)
+    probabilities, labels = checked(probabilities, labels, of_probabilities=True)
+    limits = _limits(thresholds, labels.shape[1])
+    positives, predicted, hits = np.zeros((3, labels.shape[1]), np.int64)
+    for rows in _row_blocks(labels):
+        decided, positive = probabilities[rows] >= limits, labels[rows] == 1
+        positives += positive.sum(axis=0)
+        predicted += np.sum(decided & (labels[rows] >= 0), axis=0)
+        hits += np.sum(decided & positive, axis=0)
     scored = positives > 0
     class_precision = _mean(_ratio(hits, predicted, empty=0.0)[scored])
     class_recall = _mean(_ratio(hits, positives, empty=math.nan)[scored])
@@ -162,7 +186,7 @@ def tune_thresholds(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> Floa
     >>> tune_thresholds([[0.75], [0.5], [0.25]], [[1], [1], [0]])
     array([0.375])
     """
-    return _per_label(_best_threshold, *_checked(probabilities, labels, of_probabilities=True))
+    return _per_label(_best_threshold, *checked(probabilities, labels, of_probabilities=True))
 
 
 def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, bins: int = 15) -> float:
@@ -176,15 +200,17 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, bins:
     """
     if not isinstance(bins, int | np.integer) or bins < 1:
         raise ConfigError(f"bins must be a whole number of at least 1, not {bins!r}")
-    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
-    known = labels >= 0
-    if not known.any():
-        return math.nan
-    values = probabilities[known].astype(np.float64)
-    bin_of_entry = np.digitize(values, np.linspace(0, 1, bins + 1)[1:-1])
-    # The sums of (probability - label) in a bin already carry its share of the entries.
-    gaps = np.bincount(bin_of_entry, weights=values - labels[known], minlength=bins)
-    return float(np.abs(gaps).sum() / values.size)
+    probabilities, labels = checked(probabilities, labels, of_probabilities=True)
+    edges, entries = np.linspace(0, 1, bins + 1)[1:-1], 0
+    gaps = np.zeros(bins)
+    for rows in _row_blocks(labels):
+        known = labels[rows] >= 0
+        values = probabilities[rows][known].astype(np.float64)
+        # The sums of (probability - label) in a bin already carry its share of the entries.
+        differences = values - labels[rows][known]
+        gaps += np.bincount(np.digitize(values, edges), weights=differences, minlength=bins)
+        entries += values.size
+    return float(_ratio(np.abs(gaps).sum(), entries, empty=math.nan))
 
 
 def binary_metric(
@@ -200,9 +226,13 @@ def binary_metric(
     array([1.])
     """
     metric, takes_scores = _binary_metric_function(name)
-    scores, labels = _checked(scores, labels)
+    scores, labels = checked(scores, labels)
     # float64: scikit-learn would compute, and clip, in the precision it is given.
-    values = scores.astype(np.float64) if takes_scores else _decisions(scores, thresholds)
+    values = (
+        scores.astype(np.float64)
+        if takes_scores
+        else scores >= _limits(thresholds, labels.shape[1])
+    )
 
     def measure(column: Array, column_labels: Array) -> float:
         known = column_labels >= 0
@@ -211,7 +241,7 @@ def binary_metric(
         return float(metric(column_labels[known], column[known]))
 
     try:
-        return _per_label(measure, values, labels)
+        return _per_label(measure, values, labels, threads=1)  # plain Python: no use in threads
     except ValueError as error:
         raise DataError(f"{name} cannot use these scores: {error}") from error
 
@@ -258,13 +288,17 @@ def coverage(labels: npt.ArrayLike) -> Coverage:
     """
     table, problems = _read_labels(labels)
     raise_if(problems, LabelError)
-    has_positive, has_negative = (table == 1).any(axis=0), (table == 0).any(axis=0)
+    has_positive, has_negative = np.zeros((2, table.shape[1]), bool)
+    known = 0
+    for rows in _row_blocks(table):
+        has_positive |= (table[rows] == 1).any(axis=0)
+        has_negative |= (table[rows] == 0).any(axis=0)
+        known += int(np.count_nonzero(table[rows] >= 0))
     reasons = {
         "no known label": ~has_positive & ~has_negative,
         "no known positive": ~has_positive & has_negative,
         "no known negative": has_positive & ~has_negative,
     }
-    known = int(np.sum(table >= 0))
     return Coverage(
         labels=table.shape[1],
         labels_scored=int(has_positive.sum()),
@@ -289,7 +323,7 @@ def evaluate(
     >>> evaluate([[0.9, 0.2], [0.1, 0.3]], [[1, 0], [0, 0]])["AP"]
     [1.0, None]
     """
-    probabilities, labels = _checked(probabilities, labels, of_probabilities=True)
+    probabilities, labels = checked(probabilities, labels, of_probabilities=True)
     precisions, seen = average_precision(probabilities, labels), coverage(labels)
     at_half = f1_scores(probabilities, labels)
     result: dict[str, Any] = {
@@ -310,19 +344,126 @@ def evaluate(
     return {key: _without_nan(value) for key, value in result.items()}
 
 
-def _per_label(measure: ColumnMeasure, values: Array, labels: Array) -> FloatArray:
-    columns = zip(values.T, labels.T, strict=True)
-    return np.array([measure(*column) for column in columns], dtype=np.float64)
+def column_average_precision(column: Array, labels: Array) -> float:
+    """Average precision of the scores [N] of one label, given its labels [N]."""
+    positives = np.sort(np.compress(labels == 1, column))
+    if not positives.size:
+        return math.nan
+    known = column if labels.min() >= 0 else np.compress(labels >= 0, column)
+    near, far = _near(known, positives)
+    # Positives that tie share one precision, so that their order is not needed.
+    return _mean(_at_or_above(positives, positives) / (_at_or_above(near, positives) + far))
+
+
+def width_of_block(images: int) -> int:
+    """How many columns of so many images are held at once."""
+    return max(NARROWEST, BLOCK // max(1, images))
+
+
+def by_column(
+    measure: ColumnMeasure,
+    pairs_of: Callable[[slice], Pairs],
+    labels: int,
+    width: int,
+    threads: int | None = None,
+) -> FloatArray:
+    """`measure` of each of so many labels [L], in threads that take `width` columns at a time."""
+    result = np.empty(labels)
+
+    def fill(columns: slice) -> None:
+        for place, pair in enumerate(pairs_of(columns), columns.start):
+            result[place] = measure(*pair)
+
+    blocks = [slice(first, min(first + width, labels)) for first in range(0, labels, width)]
+    workers = min(threads or min(cores(), THREADS), len(blocks))
+    if workers < 2:
+        list(map(fill, blocks))
+    else:
+        with ThreadPoolExecutor(workers) as pool:  # sorting and copying leave Python to the others
+            list(pool.map(fill, blocks))
+    return result
+
+
+def columns_of(table: Array, columns: slice, kind: npt.DTypeLike) -> Array:
+    """A copy [width, N] of these columns of a table [N, L], each of them contiguous.
+
+    In tiles, because memory is read by the line, and a line holds the neighbours in a row.
+    """
+    block = np.empty((columns.stop - columns.start, len(table)), kind)
+    for first in range(0, len(table), TILE):
+        block[:, first : first + TILE] = table[first : first + TILE, columns].T
+    return block
+
+
+def kind_to_sort(values: Array) -> np.dtype[Any]:
+    """The type in which these scores are sorted: their own, unless that is slow."""
+    return np.dtype(np.float32) if values.dtype == np.float16 else values.dtype.newbyteorder("=")
+
+
+def _per_label(
+    measure: ColumnMeasure, values: Array, labels: Array, threads: int | None = None
+) -> FloatArray:
+    def pairs_of(columns: slice) -> Pairs:
+        scores = columns_of(values, columns, kind_to_sort(values))
+        return zip(scores, columns_of(labels, columns, np.int8), strict=True)
+
+    return by_column(measure, pairs_of, labels.shape[1], width_of_block(len(labels)), threads)
 
 
 def _at_or_above(ordered: Array, cuts: Array) -> Array:
     return ordered.size - np.searchsorted(ordered, cuts, side="left")
 
 
-def _column_average_precision(column: Array, labels: Array) -> float:
-    # Sorting values, not indices: positives that tie share one precision, so order is not needed.
-    positives, known = np.sort(column[labels == 1]), np.sort(column[labels >= 0])
-    return _mean(_at_or_above(positives, positives) / _at_or_above(known, positives))
+def _above(ordered: Array, cuts: Array) -> Array:
+    return ordered.size - np.searchsorted(ordered, cuts, side="right")
+
+
+def _near(values: Array, cuts: Array) -> tuple[Array, Array]:
+    """The values near one of the ascending `cuts`, sorted; and how many others lie above each cut.
+
+    The range of the values is divided into cells. Near are those in a cell with a cut: these alone
+    must be compared with it, and so these alone are sorted by value. The others count by their
+    cell, a small integer, which is three times as fast as sorting all values on some processors
+    and about as fast on others. Whatever the cells are, the counts are exact.
+    """
+    cells_of = _cells(values) if 8 * cuts.size < values.size else None
+    if cells_of is None:
+        return np.sort(values), np.zeros(cuts.size, np.int64)
+    cells, cells_with_cut = cells_of(values), cells_of(cuts)
+    has_cut = np.zeros(CELLS, bool)
+    has_cut[cells_with_cut] = True
+    near = np.sort(np.compress(has_cut.take(cells), values))
+    everything = _above(np.sort(cells, kind="stable"), cells_with_cut)
+    return near, everything - _above(cells_of(near), cells_with_cut)
+
+
+def _cells(values: Array) -> Callable[[Array], Array] | None:
+    """A function from numbers to cells that never falls; None where plain sorting is better.
+
+    Cells are equally wide between the values at 1 % and 99 % of a sample, of the fourth root where
+    no value is negative: probabilities crowd at 0. Subtracting, multiplying, roots and cutting off
+    round a larger number to no smaller one, so the order of two cells is that of their values.
+    """
+    if values.size < FEW or values.dtype not in (np.float32, np.float64):
+        return None
+    of_root = values.min() >= 0
+
+    def spread(numbers: Array) -> Array:
+        return np.asarray(np.sqrt(np.sqrt(numbers))) if of_root else numbers
+
+    sample = np.sort(spread(values[:: values.size // SAMPLE]))
+    low, high = sample[SAMPLE // 100], sample[-SAMPLE // 100]
+    with np.errstate(over="ignore", divide="ignore"):
+        scale = (CELLS - 1) / (high - low)
+    if not 0 < scale < math.inf:
+        return None
+
+    def cells_of(numbers: Array) -> Array:
+        with np.errstate(over="ignore"):
+            places = (spread(numbers) - low) * scale
+        return np.clip(places, 0, CELLS - 1, out=places).astype(np.uint16)
+
+    return cells_of
 
 
 def _best_threshold(column: Array, labels: Array) -> float:
@@ -341,12 +482,14 @@ def _best_threshold(column: Array, labels: Array) -> float:
 
 def _positives_above(other: int, scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
     def measure(column: Array, column_labels: Array) -> float:
-        upper, lower = np.sort(column[column_labels == 1]), np.sort(column[column_labels == other])
-        below = np.searchsorted(lower, upper, side="left").sum()
-        not_above = np.searchsorted(lower, upper, side="right").sum()
-        return float(_ratio(below + not_above, 2 * upper.size * lower.size, empty=math.nan))
+        upper = np.sort(np.compress(column_labels == 1, column))
+        lower = np.compress(column_labels == other, column)
+        near, far = _near(lower, upper)
+        lost = (_at_or_above(near, upper) + _above(near, upper) + 2 * far).sum()
+        pairs = upper.size * lower.size
+        return float(_ratio(2 * pairs - lost, 2 * pairs, empty=math.nan))
 
-    return _per_label(measure, *_checked(scores, labels))
+    return _per_label(measure, *checked(scores, labels))
 
 
 def _ratio(numerator: npt.ArrayLike, denominator: npt.ArrayLike, empty: float) -> FloatArray:
@@ -371,18 +514,17 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _decisions(scores: Array, thresholds: npt.ArrayLike) -> Array:
+def _limits(thresholds: npt.ArrayLike, count: int) -> FloatArray:
+    """One threshold a label [count]."""
     try:
         limits = np.asarray(thresholds, np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"thresholds must be numbers ({error})") from error
-    count = scores.shape[1]
     if limits.shape not in {(), (count,)} or not np.isfinite(limits).all():
         needed = f"one finite number or {count} of them, one a label"
         raise ConfigError(f"thresholds must be {needed}; their shape is {limits.shape}")
     # A whole row of float64: against a lone number NumPy would round the threshold to float32.
-    decided: Array = scores >= np.broadcast_to(limits, (count,))
-    return decided
+    return np.broadcast_to(limits, (count,))
 
 
 def _binary_metric_function(name: str) -> tuple[Callable[..., Any], bool]:
@@ -413,7 +555,7 @@ def _read(values: npt.ArrayLike, name: str, dimensions: int = 2) -> tuple[Array,
     """`values` as an array of numbers, or an empty one and what is wrong with it."""
     empty = np.empty((0,) * dimensions)
     try:
-        array = np.asarray(values)
+        array = np.asarray(_on_host(values))
     except (TypeError, ValueError, RuntimeError) as error:
         return empty, [f"{name} cannot become a NumPy array, pass one instead ({error})"]
     if array.ndim != dimensions or array.dtype.kind not in "fiub":
@@ -423,20 +565,48 @@ def _read(values: npt.ArrayLike, name: str, dimensions: int = 2) -> tuple[Array,
     return array, []
 
 
+def _on_host(values: Any) -> Any:
+    """A tensor as one that NumPy reads, with the same values; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+
+
 def _read_labels(labels: npt.ArrayLike) -> tuple[Array, list[str]]:
     table, problems = _read(labels, "labels")
-    wrong = (table != 1) & (table != 0) & (table != -1)
-    if not problems and wrong.any():
-        values = first_few(np.unique(table[wrong]).tolist())
-        problems = [f"labels must be 1, 0 or -1, not {values}: {_places(wrong)}"]
+    places, values = _find(table, lambda rows: (rows != 1) & (rows != 0) & (rows != -1))
+    if places:
+        found = first_few(np.unique(np.concatenate(values)).tolist())
+        problems = [f"labels must be 1, 0 or -1, not {found}: {places}"]
     return table, problems
 
 
-def _places(wrong: Array) -> str:
-    return f"at [row, column] {first_few(np.argwhere(wrong).tolist())}"
+def _row_blocks(table: Array) -> Iterator[slice]:
+    """The rows of a table [N, L], some at a time."""
+    height = max(1, ROWS // max(1, table.shape[1]))
+    return (slice(first, first + height) for first in range(0, len(table), height))
 
 
-def _checked(
+def _find(table: Array, wrong: Callable[[Array], Array]) -> tuple[str, list[Array]]:
+    """Where a table has wrong entries, in words that are empty if nowhere, and these entries."""
+    places: list[list[int]] = []
+    values: list[Array] = []
+    count = 0
+    for rows in _row_blocks(table):
+        marked = wrong(table[rows])
+        if marked.any():
+            count += int(np.count_nonzero(marked))
+            values.append(np.unique(table[rows][marked]))
+            if len(places) < SHOWN:
+                places += np.add(np.argwhere(marked)[:SHOWN], [rows.start, 0]).tolist()
+    if not count:
+        return "", []
+    more = f" and {count - SHOWN} more" if count > SHOWN else ""
+    return f"at [row, column] {first_few(places[:SHOWN])}{more}", values
+
+
+def checked(
     scores: npt.ArrayLike, labels: npt.ArrayLike, *, of_probabilities: bool = False
 ) -> tuple[Array, Array]:
     """Both as arrays [N, L], or an error that lists all that is wrong with either."""
@@ -446,11 +616,13 @@ def _checked(
     labels_readable = table.size > 0 or not label_problems
     if not problems and labels_readable and values.shape != table.shape:
         problems.append(f"{name} have shape {values.shape} but labels {table.shape}")
-    finite = np.isfinite(values)
-    if not finite.all():
-        problems.append(f"{name} must be finite: {_places(~finite)}")
-    outside = finite & ((values < 0) | (values > 1))
-    if of_probabilities and outside.any():
-        problems.append(f"{name} must lie between 0 and 1: {_places(outside)}")
+    if places := _find(values, lambda rows: ~np.isfinite(rows))[0]:
+        problems.append(f"{name} must be finite: {places}")
+    if of_probabilities and (places := _find(values, _outside)[0]):
+        problems.append(f"{name} must lie between 0 and 1: {places}")
     raise_if(problems + label_problems, DataError if problems else LabelError)
     return values, table
+
+
+def _outside(probabilities: Array) -> Array:
+    return np.isfinite(probabilities) & ((probabilities < 0) | (probabilities > 1))
