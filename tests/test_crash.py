@@ -149,8 +149,9 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(folder, tmp_path, undistur
     partly_works(*arguments)
     assert len(lines(run)) == EPOCHS
     assert_same_end(run, undisturbed(case))
-    stores = result(run)["checkpoint: stores"]
-    assert list(stores) == [{"role": "estimates", "ll-cp": "flipped"}.get(case, "pseudo_labels")]
+    kept = result(run)["checkpoint: rows"]
+    store = {"role": "estimates.weight", "ll-cp": "flipped.values"}
+    assert next(iter(kept)) == store.get(case, "pseudo_labels.values")
     assert bool(result(run)["audit"]) == (case in ("partly", "pictures"))
 
 

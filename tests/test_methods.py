@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from partly import draws, losses, methods, mixing
 from partly.config import Config
+from partly.distributed import Shard
 from partly.errors import ConfigError
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -750,14 +751,18 @@ def test_an_impossible_curriculum_is_refused(options: dict, complaint: str) -> N
 
 def test_role_estimates_start_where_the_paper_says() -> None:
     labels = hide(easy_data(images=400)[1], "pal:0.5")
-    estimates = torch.sigmoid(methods.role_estimates(LabelTable.from_dense(labels), 0).weight)
+    estimates = torch.sigmoid(
+        methods.role_estimates(LabelTable.from_dense(labels), 0, Shard.of(400)).weight
+    )
     assert np.allclose(estimates[labels == 1].detach(), 0.995)
     assert np.allclose(estimates[labels == 0].detach(), 0.005)
     unknown = estimates[labels == -1].detach()
     assert 0.4 <= unknown.min() < 0.41
     assert 0.59 < unknown.max() <= 0.6
     assert unknown.mean() == pytest.approx(0.5, abs=0.01)
-    other = torch.sigmoid(methods.role_estimates(LabelTable.from_dense(labels), 1).weight)
+    other = torch.sigmoid(
+        methods.role_estimates(LabelTable.from_dense(labels), 1, Shard.of(400)).weight
+    )
     assert (other[labels == -1] != estimates[labels == -1]).float().mean() > 0.99
 
 

@@ -446,7 +446,7 @@ def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
     if held_out:
         known, _, full = judging.hold_out(known, full, config)
     saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))
-    values = saved["stores"]["pseudo_labels"]["values"].float().numpy()
+    values = saved["rows"]["pseudo_labels.values"].float().numpy()
     assert lines[-1] == {"epoch": 3, **pseudo.audit(values, known, full)}
     assert lines[-1]["mAP"] > lines[0]["share_positive"] + 0.2
 
@@ -726,11 +726,11 @@ def test_the_teacher_is_the_average_of_the_weights():
     state = opened(feature_table(), backbone="mlp:4", ema=0.9, options={"teacher": "average"})
     rows, inputs = next(state.batches())
     training.take_step(state, rows, inputs)
-    told = training.ask_teacher(state, inputs)
+    told = training.ask_teacher(state, rows, inputs)
     torch.testing.assert_close(told, state.average(inputs))
     assert not torch.equal(told, state.model(inputs))
     assert not state.average.training
-    assert training.ask_teacher(opened(feature_table(), ema=0.0), inputs) is None
+    assert training.ask_teacher(opened(feature_table(), ema=0.0), rows, inputs) is None
 
 
 def test_statistics_that_came_with_the_weights_are_kept():

@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from partly import distributed
+from partly.distributed import Shard
 from partly.errors import RunError
 
 
@@ -84,6 +86,52 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
         raise RunError(f"cannot read checkpoint {path}: {_reason(error)}") from None
+
+
+def save_sharded(
+    path: Path, state: dict[str, Any], rows: dict[str, torch.Tensor], shard: Shard
+) -> None:
+    """`save` for several ranks. rows: tensors of a row an image, of the images of this rank.
+
+    With one rank all is in one file. Otherwise each has its rows in a file beside it; when all are
+    written, the first rank writes `path`, which names them: the checkpoint is there or is not.
+    """
+    if distributed.world() == 1 or not rows:
+        if distributed.is_first():
+            save(path, state | {"rows": rows, "shards": None})
+        distributed.wait()
+        return
+    names = [f"rows-{state['step']}-{rank}.pt" for rank in range(distributed.world())]
+    own = names[distributed.rank()]
+    save(path.with_name(own), {"first": shard.first, "rows": rows})
+    distributed.wait()
+    if distributed.is_first():
+        save(path, state | {"rows": None, "shards": names})
+        for old in path.parent.glob("rows-*.pt"):
+            if old.name not in names:
+                old.unlink(missing_ok=True)
+    distributed.wait()
+
+
+def load_sharded(
+    path: Path, device: torch.device, shard: Shard
+) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The state of `save_sharded`, and the rows of this rank, however many wrote them."""
+    state = load(path, device)
+    if not {"rows", "shards"} <= state.keys():
+        raise RunError(f"checkpoint {path} does not fit this run: it is of something else")
+    names = state["shards"]
+    parts = (
+        [{"first": 0, "rows": state["rows"]}]
+        if names is None
+        else (load(path.with_name(name), torch.device("cpu")) for name in names)
+    )
+    found: dict[str, list[torch.Tensor]] = {}
+    for part in parts:
+        for name, tensor in part["rows"].items():
+            begin, end = (max(edge - part["first"], 0) for edge in (shard.first, shard.stop))
+            found.setdefault(name, []).append(tensor[begin:end].to(device))
+    return state, {name: torch.cat(tensors) for name, tensors in found.items()}
 
 
 def make_folder(path: Path) -> None:

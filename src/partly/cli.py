@@ -3,6 +3,7 @@
 Heavy imports happen inside the commands, so that `partly --help` answers at once.
 """
 
+import os
 import shlex
 import sys
 from dataclasses import fields
@@ -12,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from partly import __version__
-from partly.errors import ConfigError, PartlyError, raise_if
+from partly.errors import ConfigError, PartlyError, ToldElsewhere, raise_if
 
 INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
 
@@ -31,6 +32,8 @@ def main() -> None:
     """Run a command. Bad input ends with one clear message and exit code 2, never a traceback."""
     try:
         app(prog_name="partly")
+    except ToldElsewhere:
+        sys.exit(2)
     except PartlyError as error:
         for problem in error.problems:
             print(f"partly: {problem}", file=sys.stderr)
@@ -229,7 +232,8 @@ def _show(results: dict[str, Any], out: Path) -> None:
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)
+    if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
+        print(text, flush=True)
 
 
 @app.command()

@@ -18,7 +18,7 @@ _MIX_1 = 0xBF58476D1CE4E5B9 - 2**64
 _MIX_2 = 0x94D049BB133111EB - 2**64
 
 # One number a purpose, so that two uses of the same seed and row never share their draws.
-HIDE, ORDER, PICK, FLIP, HOLD_OUT, START, AUGMENT, CUTOUT, MIX = range(1, 10)
+HIDE, ORDER, PICK, FLIP, HOLD_OUT, START, AUGMENT, CUTOUT, MIX, RANK = range(1, 11)
 
 
 def _shift_right(bits: Integers, shift: int) -> Integers:

@@ -31,6 +31,10 @@ class RunError(PartlyError):
     """A run's folder cannot be read, written or resumed."""
 
 
+class ToldElsewhere(PartlyError):
+    """The same error is told by another process: one sentence is enough."""
+
+
 class PartlyWarning(UserWarning):
     """Something the user should know although work goes on."""
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import category, checkpoint, draws, methods, metrics, pseudo, runs
+from partly import category, checkpoint, distributed, draws, methods, metrics, pseudo, runs
 from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
 from partly.labels import LabelTable
@@ -53,7 +53,10 @@ class Judge:
     labels: np.ndarray
 
     def logits(self) -> np.ndarray:
-        return self.predictor.logits(self.table)
+        """Of all images, each rank looking at a part of them."""
+        return distributed.in_parts(
+            len(self.table), lambda rows: self.predictor.logits(self.table.take(rows))
+        )
 
 
 def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
@@ -85,15 +88,18 @@ def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Pat
         state.best_scores = torch.from_numpy(values)
 
 
-def audit_pseudo_labels(state: State, truth: LabelTable | None, folder: Path, epoch: int) -> None:
+def audit_pseudo_labels(
+    state: State, truth: LabelTable | None, folder: Path | None, epoch: int
+) -> None:
     """Write down how good the pseudo-labels are, where a study knows the truth."""
     store = state.training.stores.get("pseudo_labels")
     if truth is None or not isinstance(store, pseudo.PseudoLabels):
         return
     table = state.training.table
     values = store.get(torch.arange(len(table), device=state.device)).cpu().numpy()
-    record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
-    checkpoint.append_line(folder / runs.AUDIT, record)
+    if folder is not None:
+        record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
+        checkpoint.append_line(folder / runs.AUDIT, record)
 
 
 def finish_problems(

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from partly import draws, losses
+from partly.distributed import Shard
 from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.mixing import Mixture
@@ -626,26 +627,29 @@ def _curriculum(
     needs_expected_positives=True,
 )
 def _role(training: Training) -> Step:
-    estimates = role_estimates(training.table, training.seed).to(training.device)
+    shard = Shard.of(len(training.table))
+    estimates = role_estimates(training.table, training.seed, shard).to(training.device)
     training.estimates = training.stores["estimates"] = estimates
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         return losses.role(
             logits,
             batch.labels,
-            estimates(batch.rows),
+            shard.complete(estimates(shard.places(batch.rows)), batch.rows),
             expected_positives=training.expected_positives,
         )
 
     return step
 
 
-def role_estimates(table: LabelTable, seed: int) -> nn.Embedding:
-    """θ [N, L]: σ(θ) starts uniform in [0.4, 0.6] where unknown, at 0.995 and 0.005 where known."""
+def role_estimates(table: LabelTable, seed: int, shard: Shard) -> nn.Embedding:
+    """θ of the shard's rows [n, L]: σ(θ) starts uniform in [0.4, 0.6] where unknown, at 0.995 and
+    0.005 where known."""
+    rows = np.arange(shard.first, shard.stop + shard.spare) % max(len(table), 1)
     columns = np.arange(len(table.names))
-    draw = draws.uniform(seed, draws.START, 0, np.arange(len(table))[:, None], columns)
+    draw = draws.uniform(seed, draws.START, 0, rows[:, None], columns)
     start = torch.from_numpy(0.4 + 0.2 * draw).float()
-    labels = torch.from_numpy(table.dense())
+    labels = torch.from_numpy(table.dense(rows))
     start[labels == POSITIVE], start[labels == NEGATIVE] = 0.995, 0.005
     # Sparse gradients: a step touches the rows of its batch, not all N.
     return nn.Embedding.from_pretrained(torch.logit(start), freeze=False, sparse=True)

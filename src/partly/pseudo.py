@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from partly.distributed import Shard
 from partly.errors import ConfigError, RunError
 from partly.labels import POSITIVE, UNKNOWN, LabelTable
 from partly.metrics import average_precision
@@ -39,30 +40,33 @@ class PseudoLabels:
         if not ((first >= 0) & (first <= 1)).all():
             raise ConfigError(f"pseudo-labels start in [0, 1], not at {start}")
         self.scale = 255 if dtype == "uint8" else 1
-        self.values = self._pack(first.to(device)).expand(images, labels).clone()
+        self.shard = Shard.of(images)
+        kept = len(self.shard) + self.shard.spare
+        self.values = self._pack(first.to(device)).expand(kept, labels).clone()
 
     def get(self, rows: Tensor) -> Tensor:
-        """ỹ of these images, float32 [B, L]."""
-        return self.values[rows].float() / self.scale
+        """ỹ of these images, float32 [B, L], whichever rank keeps them."""
+        found = self.values[self.shard.places(rows)]
+        return self.shard.complete(found, rows).float() / self.scale
 
     def update(self, rows: Tensor, values: Tensor, which: Tensor | None = None) -> None:
         """ỹ ← values, where `which` [B, L] is true (everywhere if None).
 
         A value that is not finite is left out: a diverged step must not spoil the store.
         """
-        old, new = self.get(rows), values.detach().float()
+        places, new = self.shard.places(rows), values.detach().float()
         fresh = torch.isfinite(new) if which is None else torch.isfinite(new) & which
-        self.values[rows] = self._pack(torch.where(fresh, new, old))
+        self.values[places] = torch.where(fresh, self._pack(new), self.values[places])
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return {"values": self.values}
+        """What a checkpoint keeps: the rows of this rank."""
+        return {"values": self.values[: len(self.shard)]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take the values of a checkpoint."""
         if state["values"].dtype != self.values.dtype:
             raise RunError(f"stored as {state['values'].dtype}, not as {self.values.dtype}")
-        self.values.copy_(state["values"])
+        self.values[: len(self.shard)].copy_(state["values"])
 
     def _pack(self, values: Tensor) -> Tensor:
         if self.scale == 1:

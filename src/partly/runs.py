@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import __version__, checkpoint, features, methods, models
+from partly import __version__, checkpoint, distributed, features, methods, models
 from partly.config import Config
 from partly.data import Look, open_inputs, split_into_chunks
 from partly.errors import ConfigError, DataError, RunError, raise_if
@@ -40,7 +40,8 @@ RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has somet
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """`auto` is the GPU where there is one; each rank has its own."""
+    name = distributed.device_name(name)
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

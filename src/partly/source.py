@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import images
+from partly import distributed, images
 from partly.errors import ConfigError, DataError, raise_if
 from partly.labels import LabelTable
 from partly.readers import read
@@ -86,7 +86,8 @@ class Source:
             return table, {}
         if len(table) > MANY:
             say(f"looking at {len(table):,} images ({self.verify}); --verify quick takes less")
-        bad = images.find_problems(table.paths, self.verify)
+        paths = table.paths
+        bad = distributed.same(lambda: images.find_problems(paths, self.verify))
         if not bad:
             return table, {}
         sentences = list(images.describe_problems(table.paths, bad))

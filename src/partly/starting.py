@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, draws, features, methods, models, propensity, runs
+from partly import checkpoint, distributed, draws, features, methods, models, propensity, runs
 from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
+from partly.distributed import Shard
 from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
 from partly.processes import keep_memory
 from partly.progress import silent, tell
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # what SparseAdam remembers
 TEACHER = "mlp:768"  # the network that teaches a linear layer on features
 
 
@@ -33,6 +35,7 @@ class State:
     training: methods.Training
     step_loss: methods.Step
     model: models.Classifier
+    forward: nn.Module  # the same, or what adds up its gradients over ranks
     average: models.Classifier | None  # the exponential moving average of the weights
     network: nn.Module | None  # that teaches, where the method wants one
     optimisers: list[torch.optim.Optimizer]
@@ -73,11 +76,14 @@ class State:
         return self.step - (self.epoch - 1) * self.steps_per_epoch
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """What is left of this epoch: its order is a function of (seed, epoch)."""
+        """What is left of this epoch, whose order is a function of (seed, epoch): the rows of each
+        batch [B], and the inputs of this rank's part of it."""
         assert self.config.batch_size is not None
         rows = draws.order(self.config.seed, self.epoch, len(self.training.table))
-        chunks = split_into_chunks(rows, self.config.batch_size)
-        return self.inputs.batches(chunks[self.step_of_epoch :], self.epoch)
+        chunks = split_into_chunks(rows, self.config.batch_size)[self.step_of_epoch :]
+        parts = [distributed.own_part(chunk) for chunk in chunks]
+        for chunk, (_, inputs) in zip(chunks, self.inputs.batches(parts, self.epoch), strict=True):
+            yield torch.from_numpy(chunk), inputs
 
     def found(self) -> dict[str, Any]:
         """What was settled for these data beyond the `Config`, for `config.json`; None where the
@@ -100,22 +106,52 @@ class State:
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "network": None if self.network is None else self.network.state_dict(),
-            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
-            "stores": {name: store.state_dict() for name, store in self.training.stores.items()},
+            "optimiser": self.optimisers[0].state_dict(),
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.on_gpu else None,
         }
 
+    @property
+    def shard(self) -> Shard:
+        """The images of which this rank keeps what is remembered."""
+        return Shard.of(len(self.training.table))
+
+    def rows(self) -> dict[str, Tensor]:
+        """What is remembered of each image of this rank: tensors of a row an image."""
+        stores = self.training.stores.items()
+        kept = {f"{n}.{k}": t for n, store in stores for k, t in store.state_dict().items()}
+        for parameter in self.estimated:
+            moments = self.optimisers[1].state[parameter]
+            kept |= {f"moments.{name}": moments[name] for name in MOMENTS}
+        return {name: tensor[: len(self.shard)] for name, tensor in kept.items()}
+
+    @property
+    def estimated(self) -> list[nn.Parameter]:
+        """ROLE's estimates, with something for the optimiser to remember of each."""
+        if self.training.estimates is None:
+            return []
+        (parameter,) = self.training.estimates.parameters()
+        moments = self.optimisers[1].state[parameter]
+        if not moments:  # as the optimiser itself begins
+            moments |= {"step": 0, **{name: torch.zeros_like(parameter) for name in MOMENTS}}
+        return [parameter]
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint: what all ranks share, and what each remembers of its images."""
+        content = self.dump()
+        content["steps"] = [self.optimisers[1].state[p]["step"] for p in self.estimated]
+        checkpoint.save_sharded(folder / runs.CHECKPOINT, content, self.rows(), self.shard)
+
     def load_from(self, path: Path) -> None:
         """Go on from a checkpoint."""
-        saved = checkpoint.load(path, self.device)
+        saved, rows = checkpoint.load_sharded(path, self.device, self.shard)
         try:
-            self.load(saved)
+            self.load(saved, rows)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RunError(f"checkpoint {path} does not fit this run: {error!r}") from None
 
-    def load(self, saved: dict[str, Any]) -> None:
-        """The reverse of `dump`."""
+    def load(self, saved: dict[str, Any], rows: dict[str, Tensor]) -> None:
+        """The reverse of `dump` and `rows`."""
         for name in ("epoch", "step", "loss_sum", "best_scores", "best_epoch"):
             setattr(self, name, saved[name])
         self.model.load_state_dict(saved["model"])
@@ -123,10 +159,13 @@ class State:
             self.average.load_state_dict(saved["average"])
         if self.network is not None:
             self.network.load_state_dict(saved["network"])
-        for optimiser, content in zip(self.optimisers, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(content)
-        for name, store in self.training.stores.items():
-            store.load_state_dict(saved["stores"][name])
+        self.optimisers[0].load_state_dict(saved["optimiser"])
+        for name, tensor in self.rows().items():
+            if rows[name].dtype != tensor.dtype:
+                raise RunError(f"{name} is stored as {rows[name].dtype}, not as {tensor.dtype}")
+            tensor.copy_(rows[name])
+        for parameter, step in zip(self.estimated, saved["steps"], strict=True):
+            self.optimisers[1].state[parameter]["step"] = step
         torch.set_rng_state(saved["random"].cpu())
         if self.on_gpu and saved["random_cuda"] is not None:  # None: the run began on a CPU
             torch.cuda.set_rng_state(saved["random_cuda"].cpu(), self.device)
@@ -200,6 +239,7 @@ def start(
         training=training,
         step_loss=step_loss,
         model=model,
+        forward=distributed.wrap(model, device),
         average=copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None,
         network=network and network.eval().requires_grad_(False),
         optimisers=make_optimisers(model, training.estimates, config),
@@ -266,12 +306,19 @@ def look_through(
     *,
     quiet: bool = True,
 ) -> LabelTable:
-    """The table with what the frozen backbone sees in each image."""
+    """The table with what the frozen backbone sees in each image, each rank looking at a part."""
     say = silent if quiet else tell
     device, workers = runs.choose_device(config.device), config.workers
-    return features.with_features(
-        table, eye, config.look, device, workers=workers, quiet=quiet, say=say
-    )
+
+    def look(rows: np.ndarray) -> np.ndarray:
+        part = features.with_features(
+            table.take(rows), eye, config.look, device, workers=workers, quiet=quiet, say=say
+        )
+        assert part.features is not None
+        return part.features
+
+    seen = distributed.in_parts(len(table), look)
+    return replace(table, paths=None, features=seen, checked=True)
 
 
 def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator[str]:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from partly import (
     checkpoint,
     counting,
+    distributed,
     draws,
     judging,
     methods,
@@ -84,11 +85,15 @@ def train(
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
+    distributed.begin(config.device)
+    quiet = quiet or not distributed.is_first()
     raise_if(judging.finish_problems(table, validation, config), ConfigError)
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
     folder = None if out is None else Path(out)
-    stored = runs.open_folder(folder, resume)  # what this run wrote down when it began
+    # What this run wrote down when it began.
+    stored = distributed.same(partial(runs.open_folder, folder, resume))
+    own_folder = folder if distributed.is_first() else None  # one rank writes, all read
     backbone = config.kind(table)
     if config.weights == "auto" and config.fine_tuned(backbone):  # other choices depend on it
         there = stored.get("weights") or models.settle(backbone, "auto", config.image_size)[0]
@@ -126,11 +131,12 @@ def train(
     state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
     record |= {"origin": state.origin, **state.found()}
     judge = judging.open_judge(validation, state)
-    if folder is not None:
-        if kept is not None and has_checkpoint:
-            state.load_from(kept)
-            state.best_weights = runs.read_weights(folder)
-        runs.begin(folder, record, eye, skipped or {}, state.epoch, fresh=not stored)
+    if folder is not None and kept is not None and has_checkpoint:
+        state.load_from(kept)
+        state.best_weights = runs.read_weights(folder)
+    if own_folder is not None:
+        runs.begin(own_folder, record, eye, skipped or {}, state.epoch, fresh=not stored)
+    distributed.wait()  # until the folder is there
     save = partial(save_checkpoint, folder, state)
     if state.network is not None and not has_checkpoint:
         save()  # it took a training of its own
@@ -150,32 +156,37 @@ def train(
                     save()
             metric = finish_epoch(state, time.monotonic() - began, first)
             if judge is not None:
-                judging.keep_if_good(state, metric, judge, folder)
-            if folder is not None:
-                checkpoint.append_line(folder / runs.METRICS, metric)
-                judging.audit_pseudo_labels(state, truth, folder, metric["epoch"])
+                judging.keep_if_good(state, metric, judge, own_folder)
+            judging.audit_pseudo_labels(state, truth, own_folder, metric["epoch"])
+            if own_folder is not None:
+                checkpoint.append_line(own_folder / runs.METRICS, metric)
             save()
             progress.epoch(metric, config.epochs)
         if state.best_epoch:
             progress.say(f"epoch {state.best_epoch} is kept")
-    return judging.finish(state, record, judge, folder, silent if quiet else tell)
+    return judging.finish(state, record, judge, own_folder, silent if quiet else tell)
 
 
 # --- one step ------------------------------------------------------------------------------------
 
 
 def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
-    """Forward, loss, backward, update; returns the loss without waiting for it."""
+    """Forward, loss, backward, update; returns the loss without waiting for it.
+
+    rows: of the whole batch. inputs: of this rank's part of it.
+    """
     labels = _sent(torch.from_numpy(state.training.table.dense(rows.numpy())), state)
     rows = _sent(rows, state)
+    distributed.draw_apart(state.config.seed, state.step)
     set_learning_rates(state)
-    teacher = ask_teacher(state, inputs)
+    teacher = ask_teacher(state, rows, inputs)
     if state.config.mix == "none":
         batches = [(1.0, methods.Batch(rows, labels, state.epoch, teacher=teacher))]
     else:
         inputs, batches = mix_batch(state, rows, inputs, labels, teacher)
     with precision(state):
-        logits = state.model(inputs).float()
+        logits = state.forward(inputs).float()
+    logits = distributed.whole(logits, len(rows))
     losses = (weight * state.step_loss(logits, batch) for weight, batch in batches)
     loss = sum(losses, start=logits.new_zeros(()))
     for optimiser in state.optimisers:
@@ -193,13 +204,13 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def ask_teacher(state: State, inputs: Tensor) -> Tensor | None:
+def ask_teacher(state: State, rows: Tensor, inputs: Tensor) -> Tensor | None:
     """The logits of the averaged model or of the network, where the method learns from one."""
     teacher = {"average": state.average, "network": state.network}.get(state.training.teacher)
     if teacher is None:
         return None
     with precision(state):
-        return teacher(inputs).float()
+        return distributed.whole(teacher(inputs).float(), len(rows))
 
 
 def _sent(tensor: Tensor, state: State) -> Tensor:
@@ -221,7 +232,8 @@ def mix_batch(
         (weight, methods.Batch(rows, mixed, state.epoch, mixture, labels, teacher))
         for weight, mixed in targets
     ]
-    return mixture.inputs(inputs), batches
+    everybodys = distributed.whole(inputs, len(rows))  # partners may be with another rank
+    return distributed.own_slice(mixture.inputs(everybodys)), batches
 
 
 def set_learning_rates(state: State) -> None:
@@ -355,4 +367,4 @@ def finish_epoch(state: State, seconds: float, first: int) -> dict[str, Any]:
 def save_checkpoint(folder: Path | None, state: State) -> None:
     """Everything needed to go on, whole or not at all."""
     if folder is not None:
-        checkpoint.save(folder / runs.CHECKPOINT, state.dump())
+        state.save(folder)

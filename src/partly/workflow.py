@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, methods, metrics, runs, tars
+from partly import checkpoint, distributed, methods, metrics, runs, tars
 from partly.config import Config
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
@@ -37,8 +37,14 @@ def train_run(
     quiet: bool = False,
     say: Say = print,
 ) -> dict[str, Any] | None:
-    """Read, hide if asked to, train, evaluate on the test part if there is one, report."""
+    """Read, hide if asked to, train, evaluate on the test part if there is one, report.
+
+    Where torchrun has started several ranks they train together, and the first writes. One that
+    was started again because some died goes on from the last checkpoint.
+    """
     raise_if(config.problems(), ConfigError)
+    distributed.begin(config.device)
+    resume = resume or distributed.restarted()
     source = Source.of(data)
     if resume and stored_config(out) is None:
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
@@ -76,9 +82,12 @@ def train_run(
     evaluation = None
     if test is not None:
         evaluation = _evaluate(predictor, test, known) | ({"left_out": bad} if bad else {})
-        checkpoint.write_json(Path(out) / runs.EVALUATION, evaluation)
         say(summary(evaluation))
-    say(f"report: {run_report(Path(out))}")
+    if distributed.is_first():
+        if evaluation is not None:
+            checkpoint.write_json(Path(out) / runs.EVALUATION, evaluation)
+        say(f"report: {run_report(Path(out))}")
+    distributed.wait()
     return evaluation
 
 
@@ -105,7 +114,7 @@ def _evaluate(
 ) -> dict[str, Any]:
     table = table.reorder(predictor.names, "the data to evaluate on")
     measured = metrics.evaluate(
-        predictor.probabilities(table),
+        distributed.in_parts(len(table), lambda rows: predictor.probabilities(table.take(rows))),
         table.dense(),
         train_positives=None if known is None else known.counts_by_label().positive,
         thresholds=predictor.thresholds,

@@ -1,0 +1,326 @@
+"""Ranks: one training in several processes, on one machine or on many.
+
+What enters: what `torchrun` puts into the environment. What leaves: which part of a batch is this
+rank's, the logits of the whole batch from those of its parts, sums over ranks, and the shard of
+N rows that this rank keeps.
+
+    torchrun --nproc-per-node 8 -m partly train DATA --out RUN
+
+A step sees the same batch on 1 rank and on N. Each rank computes the logits of its own images;
+they are gathered, and every rank takes the loss of the whole batch: whatever a loss counts, sorts
+or divides by is that of the batch. Without torchrun there is one rank, and nothing here costs
+anything. Letters: W ranks, B images of a batch, L labels.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from partly import draws
+from partly.errors import PartlyError, RunError, ToldElsewhere
+
+Result = TypeVar("Result")
+PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
+
+
+def _number(name: str, default: int) -> int:
+    return int(os.environ.get(name, default))
+
+
+def world() -> int:
+    """How many ranks there are."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def rank() -> int:
+    """The number of this one, from 0."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def is_first() -> bool:
+    """Whether this rank speaks and writes for all; known before they have met."""
+    return _number("RANK", 0) == 0 or not launched()
+
+
+def launched() -> bool:
+    """Whether torchrun has started several ranks."""
+    return _number("WORLD_SIZE", 1) > 1
+
+
+def restarted() -> bool:
+    """Whether torchrun has started the ranks again because some died."""
+    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+
+
+def device_name(name: str) -> str:
+    """The device of this rank: each has a GPU of its own where there are GPUs."""
+    if launched() and torch.cuda.is_available() and name in ("auto", "cuda"):
+        return f"cuda:{_number('LOCAL_RANK', 0) % torch.cuda.device_count()}"
+    return name
+
+
+def begin(device: str) -> None:
+    """Meet the other ranks, where there are others. It does nothing the second time."""
+    if not launched() or dist.is_initialized():
+        return
+    name = device_name(device)
+    on_gpu = name.startswith("cuda")
+    if on_gpu:
+        torch.cuda.set_device(name)
+    try:
+        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+    except (RuntimeError, ValueError) as error:
+        raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
+
+
+def end() -> None:
+    """Part from the other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def same(make: Callable[[], Result]) -> Result:
+    """What the first rank makes, on every rank; an error of the first is an error of all.
+
+    The others raise `ToldElsewhere`: one sentence is enough.
+    """
+    if world() == 1:
+        return make()
+    answer: list[Any] = [None, None]
+    if rank() == 0:
+        try:
+            answer = [make(), None]
+        except PartlyError as error:
+            answer = [None, error]
+    dist.broadcast_object_list(answer, src=0)
+    made, problem = answer
+    if problem is not None:
+        raise problem if rank() == 0 else ToldElsewhere(problem.problems)
+    return made
+
+
+def wait() -> None:
+    """Until every rank is here."""
+    if world() > 1:
+        dist.barrier()
+
+
+def all_agree(here: bool) -> bool:
+    """Whether it holds on every rank."""
+    if world() == 1:
+        return here
+    answers: list[Any] = [None] * world()
+    dist.all_gather_object(answers, here)
+    return all(answers)
+
+
+# --- a batch -------------------------------------------------------------------------------------
+
+
+def own_part(rows: np.ndarray) -> np.ndarray:
+    """The rows of a batch that this rank looks at: parts of nearly equal size, in order."""
+    return rows if world() == 1 else np.array_split(rows, world())[rank()]
+
+
+def _sizes(count: int) -> list[int]:
+    """How many rows of a batch each rank has."""
+    return [len(part) for part in np.array_split(np.arange(count), world())]
+
+
+def whole(part: Tensor, count: int) -> Tensor:
+    """The batch [B, ...] of `count` rows, from the part of each rank.
+
+    Its gradient is that of this rank's part: every rank has the same loss of the whole batch, and
+    the gradients of the weights are added up.
+    """
+    return part if world() == 1 else _Whole.apply(part, count)
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, part: Tensor, count: int) -> Tensor:
+        sizes = _sizes(count)
+        context.begin, context.size = sum(sizes[: rank()]), sizes[rank()]
+        padded = part.new_zeros(max(sizes), *part.shape[1:])
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded)
+        return torch.cat([held[:size] for held, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient[context.begin : context.begin + context.size], None
+
+
+def draw_apart(seed: int, step: int) -> None:
+    """Let what the model itself draws in a step, such as dropout, differ between ranks; one that
+    goes on after a crash draws the same again."""
+    if world() > 1:
+        torch.manual_seed(draws.seed_of(seed, draws.RANK, step, rank()))
+
+
+def own_slice(batch: Tensor) -> Tensor:
+    """The reverse of `whole`, for what has no gradient."""
+    if world() == 1:
+        return batch
+    sizes = _sizes(len(batch))
+    begin = sum(sizes[: rank()])
+    return batch[begin : begin + sizes[rank()]]
+
+
+def in_parts(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """work(rows) of all rows, each rank doing a part of them; the whole is known to all."""
+    mine = work(own_part(np.arange(count)))
+    if world() == 1:
+        return mine
+    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+    return whole(torch.from_numpy(mine).to(device), count).cpu().numpy()
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+
+def wrap(model: nn.Module, device: torch.device) -> nn.Module:
+    """The model whose gradients are added up over ranks, while others are still computed; its batch
+    norms, in place, are taken over the whole batch. With one rank, the model itself."""
+    if world() == 1:
+        return model
+    synchronise_batch_norms(model)
+    devices = [device] if device.type == "cuda" else None
+    wrapped = DistributedDataParallel(
+        model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
+    )
+    wrapped.register_comm_hook(None, _add_up)
+    return wrapped
+
+
+def _add_up(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """By itself it would take the mean; but each rank's gradient is a part of the whole."""
+    sending = dist.all_reduce(bucket.buffer(), async_op=True)
+    return sending.get_future().then(lambda done: done.value()[0])
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over ranks. What it goes into differs between ranks, so its gradients add up too."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        gradient = gradient.contiguous()
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def synchronise_batch_norms(model: nn.Module) -> None:
+    """Batch norms take mean and variance over the batch of all ranks, in place.
+
+    Only their class changes; weights and names stay as they are. torch has such a module for GPUs
+    alone.
+    """
+    for module in model.modules():
+        kind = type(module)
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not isinstance(module, _Shared):
+            module.__class__ = type(f"Shared{kind.__name__}", (_Shared, kind), {})
+
+
+class _Shared(nn.modules.batchnorm._BatchNorm):
+    """In front of a batch norm's class: in training its statistics are those of all ranks."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training:
+            return super().forward(inputs)
+        x, shape = inputs.float(), (1, -1, *[1] * (inputs.ndim - 2))
+        dims = [0, *range(2, inputs.ndim)]
+        count = x.new_tensor([x.numel() / x.shape[1]])
+        total, count = _Sum.apply(x.sum(dims)), _Sum.apply(count)
+        mean = total / count
+        off = x - mean.view(shape)
+        variance = _Sum.apply((off * off).sum(dims)) / count
+        if self.track_running_stats and self.running_mean is not None:
+            self._remember(mean.detach(), variance.detach() * count / (count - 1).clamp(min=1))
+        normal = off * torch.rsqrt(variance + self.eps).view(shape)
+        if self.affine:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        normal = normal.to(inputs.dtype)
+        for name in ("drop", "act"):  # timm's norms have an activation inside
+            if isinstance(getattr(self, name, None), nn.Module):
+                normal = getattr(self, name)(normal)
+        return normal
+
+    @torch.no_grad()
+    def _remember(self, mean: Tensor, variance: Tensor) -> None:
+        """The running statistics, as a batch norm keeps them."""
+        assert self.num_batches_tracked is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean, share)
+        self.running_var.lerp_(variance, share)
+
+
+# --- rows that are kept by one rank each ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Which of N rows this rank keeps: those from `first` to before `stop`."""
+
+    first: int
+    stop: int
+
+    @classmethod
+    def of(cls, rows: int) -> "Shard":
+        """An equal share of them."""
+        return cls(rows * rank() // world(), rows * (rank() + 1) // world())
+
+    def __len__(self) -> int:
+        return self.stop - self.first
+
+    @property
+    def spare(self) -> int:
+        """Rows that have to be there for `places`: one for those of other ranks, if there are."""
+        return 1 if world() > 1 else 0
+
+    def places(self, rows: Tensor) -> Tensor:
+        """Where rows lie in the shard; those of other ranks all in its spare last place."""
+        if world() == 1:
+            return rows
+        return torch.where(self.mine(rows), rows - self.first, len(self))
+
+    def mine(self, rows: Tensor) -> Tensor:
+        """Which of the rows this rank keeps."""
+        return (rows >= self.first) & (rows < self.stop)
+
+    def complete(self, found: Tensor, rows: Tensor) -> Tensor:
+        """What each rank found [B, ...] of the rows, put together from those that keep them."""
+        if world() == 1:
+            return found
+        return _Together.apply(found * self.mine(rows).view(-1, *[1] * (found.ndim - 1)))
+
+
+class _Together(torch.autograd.Function):
+    """The sum over ranks of what goes into the same loss on each: its gradient is everybody's."""
+
+    @staticmethod
+    def forward(context: Any, values: Tensor) -> Tensor:
+        values = values.clone()
+        dist.all_reduce(values)
+        return values
+
+    @staticmethod
+    def backward(context: Any, gradient: Tensor) -> Tensor:
+        return gradient

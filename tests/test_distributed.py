@@ -1,0 +1,183 @@
+"""Several ranks: real processes, which agree with one, and go on when some are killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ranks
+from builders import environment, picture_table, write_npz
+from partly import checkpoint, runs
+from partly.distributed import Shard
+
+PATIENCE = 300  # seconds until a slow machine is taken for a hung one
+TESTS = Path(__file__).parent
+
+
+def free_port() -> int:
+    with socket.socket() as open_socket:
+        open_socket.bind(("127.0.0.1", 0))
+        return open_socket.getsockname()[1]
+
+
+def torchrun(count: int, *command: object, **more: object) -> list[str]:
+    """The command line of `count` ranks on this machine."""
+    options = {"nproc-per-node": count, "master-addr": "127.0.0.1", "master-port": free_port()}
+    flags = [f"--{name}={value}" for name, value in {**options, **more}.items()]
+    return [sys.executable, "-m", "torch.distributed.run", *flags, *map(str, command)]
+
+
+def start(command: list[str]) -> subprocess.Popen[str]:
+    path = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+    own = environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    return subprocess.Popen(
+        command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def works(command: list[str]) -> str:
+    process = start(command)
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    return said
+
+
+# --- agreement -----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("ranks")
+    picture_table(folder / "pictures", 90)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def alone(folder) -> dict[str, Any]:
+    return ranks.finish(folder, "alone")
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def together(request, folder) -> dict[str, Any]:
+    name = f"of-{request.param}"
+    works(torchrun(request.param, TESTS / "ranks.py", folder, name))
+    return torch.load(folder / f"{name}.pt")
+
+
+@pytest.mark.parametrize("case", ranks.CASES)
+def test_ranks_agree_with_one(case, alone, together):
+    """Losses of every step, weights, what is remembered of each image, and the thresholds."""
+    one, many = alone[case], together[case]
+    torch.testing.assert_close(many["losses"], one["losses"], rtol=1e-6, atol=1e-6)
+    # Adam divides by small numbers: the last digit of a gradient is more of a weight.
+    torch.testing.assert_close(many["weights"], one["weights"], rtol=1e-4, atol=2e-5)
+    assert many["rows"].keys() == one["rows"].keys()
+    for name, rows in one["rows"].items():
+        torch.testing.assert_close(many["rows"][name].float(), rows.float(), rtol=1e-3, atol=5e-3)
+    torch.testing.assert_close(many["thresholds"], one["thresholds"], rtol=1e-3, atol=1e-3)
+
+
+# --- crashes -------------------------------------------------------------------------------------
+
+EPOCHS = 6
+METHOD = ["--method", "paper", "--hide", "ppl:0.6", "--epochs", EPOCHS, "--batch-size", 16]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "data.npz", 600, 60)
+
+
+def training_of(data: Path, run: Path) -> list[object]:
+    return ["-m", "partly", "train", data, "--out", run, *METHOD, "--checkpoint-steps", 5]
+
+
+def end_of(run: Path) -> dict[str, Any]:
+    """The weights, what is remembered of every image, and the lines of all epochs."""
+    saved, rows = checkpoint.load_sharded(
+        run / runs.CHECKPOINT, torch.device("cpu"), Shard(0, sys.maxsize)
+    )
+    lines = [(line["epoch"], line["loss"]) for line in runs.read_lines(run / runs.METRICS)]
+    return {"weights": runs.read_weights(run), "rows": rows, "lines": lines, "step": saved["step"]}
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    one, two = end_of(run), end_of(other)
+    assert one["step"] == two["step"]
+    assert [epoch for epoch, _ in one["lines"]] == [*range(1, EPOCHS + 1)]
+    torch.testing.assert_close(one["weights"], two["weights"], rtol=1e-4, atol=1e-5)
+    for name, rows in one["rows"].items():
+        torch.testing.assert_close(rows, two["rows"][name], rtol=1e-3, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    works([sys.executable, *map(str, training_of(data, run))])
+    return run
+
+
+def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
+    began = time.monotonic()
+    while not condition():
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.02)
+
+
+def trained(run: Path, epochs: int) -> bool:
+    return len(runs.read_lines(run / runs.METRICS)) >= epochs
+
+
+def workers(agent: int) -> list[int]:
+    """The ranks that an agent of torchrun has started."""
+    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
+    command = [(int(child), Path(f"/proc/{child}/cmdline").read_bytes()) for child in children]
+    return [child for child, line in command if b"partly" in line]
+
+
+def kill_all(process: subprocess.Popen[str]) -> None:
+    for child in workers(process.pid):
+        os.kill(child, signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def test_a_killed_rank_is_started_again(data, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    command = torchrun(2, *training_of(data, run), **{"max-restarts": 2})
+    process = start(command)
+    wait_for(lambda: trained(run, 2), process)
+    os.kill(workers(process.pid)[1], signal.SIGKILL)
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, said
+    assert_same_end(run, undisturbed)
+
+
+def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
+    run = tmp_path / "run"
+    process = start(torchrun(2, *training_of(data, run)))
+    wait_for(lambda: trained(run, 2), process)
+    kill_all(process)
+    names = checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu"))["shards"]
+    assert len(names) == 2
+    halves = [checkpoint.load(run / name, torch.device("cpu")) for name in names]
+    values = torch.cat([half["rows"]["pseudo_labels.values"] for half in halves])
+    cuts = [len(values) * quarter // 4 for quarter in range(5)]
+    for first, stop in zip(cuts[:-1], cuts[1:], strict=True):
+        _, rows = checkpoint.load_sharded(
+            run / runs.CHECKPOINT, torch.device("cpu"), Shard(first, stop)
+        )
+        assert torch.equal(rows["pseudo_labels.values"], values[first:stop])
+    works(torchrun(4, *training_of(data, run), "--resume"))
+    assert len(checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu"))["shards"]) == 4
+    assert len([*run.glob("rows-*.pt")]) == 4  # what is old is gone
+    assert_same_end(run, undisturbed)
