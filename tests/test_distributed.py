@@ -1,5 +1,6 @@
 """Several ranks: real processes, which agree with one, and go on when some are killed."""
 
+import itertools
 import os
 import signal
 import socket
@@ -172,7 +173,7 @@ def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
     halves = [checkpoint.load(run / name, torch.device("cpu")) for name in names]
     values = torch.cat([half["rows"]["pseudo_labels.values"] for half in halves])
     cuts = [len(values) * quarter // 4 for quarter in range(5)]
-    for first, stop in zip(cuts[:-1], cuts[1:], strict=True):
+    for first, stop in itertools.pairwise(cuts):
         _, rows = checkpoint.load_sharded(
             run / runs.CHECKPOINT, torch.device("cpu"), Shard(first, stop)
         )

@@ -792,3 +792,34 @@ def test_a_rehearsal_finds_what_fails_in_a_later_epoch(name: str, options: dict)
     with pytest.raises(ConfigError, match=f"method '{name}' cannot work with"):
         methods.get(name).rehearse(training, options)
     assert not training.stores
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"focus": -1}, "focus lies between 0 and 10, not at -1"),
+        ({"focus": "abc"}, "focus is a number, not 'abc'"),
+        ({"focus": "0:0.5"}, "focus is a number"),
+        ({"focus": math.nan}, "focus lies between"),
+        ({"q": 2}, "q lies between 0 and 1, not at 2"),
+        ({"q": "0.1:1.5"}, "q lies between 0 and 1"),
+        ({"weight": -1}, "weight lies between 0"),
+        ({"weight": "x"}, "weight is a number, not 'x'"),
+    ],
+)
+def test_an_option_out_of_its_range_is_named(options, message):
+    table = LabelTable.from_dense([[1, -1, 0], [-1, 1, 0]])
+    with pytest.raises(ConfigError, match=message):
+        methods.get("partly").start(methods.Training(table, estimate(table), epochs=3), options)
+
+
+def test_what_partly_attends_to_is_said():
+    table = LabelTable.from_dense([[1, -1, 0], [-1, 1, 0], [0, 0, 1]])
+    training = methods.Training(table, estimate(table), epochs=3)
+    methods.get("partly").start(training)
+    assert training.focus == 0.25
+    assert training.notes[-1].startswith("focus 0.25: an entry weighs more the likelier the layer")
+    training = methods.Training(table, estimate(table), epochs=3)
+    methods.get("partly").start(training, {"gamma": 0.2, "focus": 0.0})
+    assert (training.focus, len(training.notes)) == (0.0, 1)
+    assert "gamma changes nothing" in training.notes[0]

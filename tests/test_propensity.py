@@ -19,9 +19,11 @@ def table() -> LabelTable:
 
 def test_given_the_expected_positives(table: LabelTable) -> None:
     """One ratio for all labels, with which the priors add up; what is known of each is its own."""
-    expected = 1.6
+    expected, labels = 1.6, table.dense()
+    labels[2, 0] = 0  # no label of which only positives are known
+    table = LabelTable.from_dense(labels)
     found = estimate(table, expected_positives=expected)
-    two_sided = [1]  # the only label with both: its P : N is 1 : 1
+    two_sided = [1]  # one of the labels with both: its P : N is 1 : 1
     ratio = found.positive[two_sided] / found.negative[two_sided]
     counts = table.counts_by_label()
     priors = counts.positive / ratio / np.maximum(counts.positive / ratio + counts.negative, 1e-9)
@@ -175,3 +177,27 @@ def test_a_guess_counts_where_nothing_else_says_it():
     assert estimate(LabelTable.from_dense(only), guessed_share=0.8).positive.tolist() == [0.8, 0.8]
     told = estimate(LabelTable.from_dense(only), 1.5, guessed_share=0.8)
     assert told.positive.tolist() == [0.5, 0.5]  # 3 of 4·1.5
+
+
+def test_a_given_number_reaches_the_labels_that_need_it():
+    """Of two labels everything is known: what is missing of the number is of the others."""
+    generator = np.random.default_rng(0)
+    labels = (generator.random((2000, 4)) < 0.3).astype(np.int8)
+    expected = labels.sum(axis=1).mean()
+    hidden = generator.random((2000, 2)) < 0.25
+    labels[:, 2:] = np.where((labels[:, 2:] == 1) & ~hidden, 1, -1)
+    facts = estimate(LabelTable.from_dense(labels), expected)
+    assert facts.positive == pytest.approx([1, 1, 0.75, 0.75], abs=0.03)
+    assert facts.negative.tolist() == [1, 1, 0, 0]
+    assert facts.expected_positives == pytest.approx(expected, rel=0.01)
+    assert "% of them all, as 1.21 were given" in facts.source
+    with pytest.raises(ConfigError, match="the expectation is too low"):
+        estimate(LabelTable.from_dense(labels), 0.9)
+
+
+def test_where_all_is_known_a_given_number_changes_nothing():
+    labels = np.array([[1, 0], [0, 1], [0, 0]])
+    facts = estimate(LabelTable.from_dense(labels), 1.5)
+    assert facts.positive.tolist() == [1, 1]
+    assert facts.negative.tolist() == [1, 1]
+    assert "changes nothing" in facts.source

@@ -306,13 +306,14 @@ def test_every_option_and_version_is_there(folder):
 
 def test_the_learning_curves_tell_which_epoch_was_kept(folder):
     history = [
-        {"epoch": n + 1, "loss": 4.0 - n, "validation_score": s, "criterion": "wits"}
-        for n, s in enumerate([0.25, 0.75, math.nan, 0.75])
+        {"epoch": n + 1, "loss": 4.0 - n, "validation_score": s, "criterion": "wits", "kept": kept}
+        for n, (s, kept) in enumerate([(0.25, True), (0.9, True), (math.nan, False), (0.75, True)])
     ]
     (folder / runs.METRICS).write_text("".join(json.dumps(line) + "\n" for line in history))
     page = Page(run_report(folder))
     assert (
-        "Epoch 4 of 4 was kept: its wits on the validation images, 75.0, is the best." in page.text
+        "Epoch 4 of 4 was kept: the last whose wits on the validation images, 75.0, is not clearly "
+        "below the best." in page.text
     )
     loss = "By epoch: loss from 4 to 1. Epoch 4 was kept."
     assert page.descriptions["Training loss"] == loss

@@ -15,21 +15,22 @@ from partly.protocol import Table
 REFERENCE = "bce"  # full labels: what the others could reach at most, or nearly
 
 EXPLANATION = """\
-Every method tried the same number of choices of hyper-parameters, the defaults among them: training
+Every method tried the same number of choices of hyper-parameters (or all there are, where there are
+fewer), the defaults among them, so the row of `partly` is a searched one, too: training
 knobs, the same values for all, and options of its own. A knob that is not searched has for all
 methods the protocol's value, or where that leaves it open what the method picks for itself
 (`config` of each in the JSON): so on images `partly` alone averages its weights, and where they
 were pretrained learns from that average what the unknown labels may be, at a third more time a
 step. The mean number of positives an image is told to those that depend on it, `partly`, `epr`,
 `role` and `csl`. On 5,000 feature rows or more `partly` trains a network first, which teaches the
-linear layer: that takes several times as long as a baseline. A choice was trained on the training
+linear layer: that takes ten times as long as a baseline. A choice was trained on the training
 images less those set aside, labels hidden at random, and judged by mAP on those set aside at the
 last epoch; their labels were all shown, to every method alike. The best choice was trained on the
 whole training part with every seed. The test part was used for nothing but the figures below, with
 one exception: the best baseline of a setting is the one with the highest test mAP, which favours
 it. Intervals of 95 % are from a paired bootstrap over the test images; they do not cover how
 trainings differ, which the standard deviations over seeds show. Bold: better, the interval lies
-above 0. Italic: worse. Otherwise level.
+above 0. Italic: worse. Otherwise level. Of many such cells one in twenty is not level by chance.
 """
 KINDS = {"best baseline": "the best baseline", "full labels": f"{REFERENCE} on full labels"}
 

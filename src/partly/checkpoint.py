@@ -119,7 +119,10 @@ def load_sharded(
     """The state of `save_sharded`, and the rows of this rank, however many wrote them."""
     state = load(path, device)
     if not {"rows", "shards"} <= state.keys():
-        raise RunError(f"checkpoint {path} does not fit this run: it is of something else")
+        raise RunError(
+            f"checkpoint {path} does not fit this run: it is of something else, or of another "
+            "version of partly"
+        )
     names = state["shards"]
     parts = (
         [{"first": 0, "rows": state["rows"]}]

@@ -79,7 +79,8 @@ def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Pat
     if not np.isfinite(score):
         return
     best = state.best_scores
-    if best is None or not metrics.clearly_below(values, best.cpu().numpy()):
+    metric["kept"] = best is None or not metrics.clearly_below(values, best.cpu().numpy())
+    if metric["kept"]:
         state.best_epoch = metric["epoch"]
         state.best_weights = copy.deepcopy(state.judged.state_dict())
         if folder is not None:

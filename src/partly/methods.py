@@ -97,6 +97,7 @@ class Training:
     stores: dict[str, Store] = field(default_factory=dict)
     estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
     teacher: str = "self"  # or whose logits the step asks for: the "average", or a "network"
+    focus: float = 0.0  # how much likelier entries weigh more, where they do
     notes: list[str] = field(default_factory=list)  # what the method has decided, in sentences
 
     @cached_property
@@ -281,6 +282,7 @@ TEACHERS = ("auto", "self", "average", "network")
 ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
 FOCUS = 0.25  # how much more likely entries weigh, as a power of what is believed of them
+GAMMA = 0.05  # of the paper's α and β
 RARE = 0.003  # a probability below which entries count nearly alike
 MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
@@ -329,20 +331,25 @@ def _partly(
     weight: float | str = 1.0,
     q: float | str = 1.0,
     share: str = "off",
-    gamma: float = 0.05,
+    gamma: float = GAMMA,
 ) -> Step:
     for name, value, allowed in (("targets", targets, TARGETS), ("teacher", teacher, TEACHERS)):
         if value not in allowed:
             raise ConfigError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
+    sharpness = _number_in("focus", focus, 0, 10)
+    _check_ramp("weight", weight, 0, 1e6)
+    _check_ramp("q", q, 0, 1)
+    if share == "off" and gamma != GAMMA:
+        training.notes.append("gamma changes nothing without share=known or share=all")
     plain = (str(weight), str(q), share) in ((one, two, "off") for one in ONES for two in ONES)
     training.teacher = choose_teacher(training, teacher, plain)
-    sharpness = ramp(focus, 1, 1)
-    if training.teacher == "network":
-        return _learn_from_network(training, sharpness)
     known = training.propensity
     by_image = known.single and len(training.table) >= MANY
     if by_image:
         training.notes.append("partly takes c₊ to be smaller where an image has more positives")
+    if training.teacher == "network":
+        _attend_to(training, sharpness, "the network believes")
+        return _learn_from_network(training, sharpness)
     c_positive, c_negative = (
         torch.as_tensor(c, dtype=torch.float32, device=training.device)
         for c in (known.positive, known.negative)
@@ -352,6 +359,10 @@ def _partly(
     correctable = torch.as_tensor(known.negative > 0, device=training.device)
     correctable &= training.kind == "linear"
     own_focus, attentive = sharpness * correctable, bool(correctable.any()) and sharpness > 0
+    if training.teacher == "average":
+        _attend_to(training, sharpness, "the average believes")
+    elif attentive:
+        _attend_to(training, sharpness, "the layer itself believes")
     if training.teacher == "self" and not correctable.any() and focus != FOCUS:
         training.notes.append(
             "focus changes nothing here: there is no teacher, and what a model believes of itself "
@@ -399,6 +410,30 @@ def _partly(
     return step
 
 
+def _number_in(name: str, value: Any, least: float, most: float) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is a number, not '{value}'") from None
+    if not least <= number <= most:
+        raise ConfigError(f"{name} lies between {least:g} and {most:g}, not at {value}")
+    return number
+
+
+def _check_ramp(name: str, value: float | str, least: float, most: float) -> None:
+    """A number, or start:end, both within bounds."""
+    for part in str(value).split(":"):
+        _number_in(name, part, least, most)
+
+
+def _attend_to(training: Training, focus: float, believed: str) -> None:
+    if focus:
+        training.focus = focus
+        training.notes.append(
+            f"focus {focus:g}: an entry weighs more the likelier {believed} it to be positive"
+        )
+
+
 def attend(expected: Tensor, focus: Tensor | float) -> Tensor:
     """How much an entry counts [B, L], 1 on average: the more, the likelier it is positive.
 
@@ -441,6 +476,8 @@ def choose_teacher(training: Training, wanted: str, plain: bool) -> str:
                 "a network of one hidden layer teaches the linear one "
                 f"(there are {MANY:,} images or more)"
             )
+        elif training.kind == "linear" and images >= MANY:
+            training.notes.append("no network teaches: that goes with weight=1, q=1 and share=off")
         elif training.averaged and training.fine_tuned and training.table.known < images * labels:
             wanted = "average"
             training.notes.append(

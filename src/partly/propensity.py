@@ -44,8 +44,9 @@ def estimate(
     """c₊, c₋, k and the priors of `table`. guessed_share: c₊ where nothing else says it, else ½.
 
     - negatives known: how much is known of a label is its own, ρ is the same for all of them: the
-      one that makes the priors add up to k or, where k is not given, 1 (missing at random). Of a
-      label without a known negative among such, c₊ is the guess.
+      one that makes the priors add up to k or, where k is not given, 1 (missing at random).
+    - some labels with known negatives, of others only positives known: ρ = 1 for those, and the
+      others have one c₊, with which the priors add up to k or, k not given, the guess.
     - only positives known: c₊ = known positives / (N·k) or, k not given, the guess; it is said.
     """
     counts = table.counts_by_label()
@@ -55,11 +56,13 @@ def estimate(
         _check(expected_positives, positives, images, labels)
     share = ASSUMED_SHARE if guessed_share is None else guessed_share
     one_sided = only_positives(table)
-    if counts.negative.any():
+    full = table.known == images * labels
+    if counts.negative.any() or full:
         ratio = 1.0
-        if expected_positives is not None:
-            theirs = counts.positive[one_sided].sum() / (share * images)
-            ratio = solve_ratio(counts, one_sided, max(expected_positives - theirs, 1e-9))
+        if expected_positives is not None and one_sided.any():
+            share = _share_of_rest(counts, images, one_sided, expected_positives)
+        elif expected_positives is not None and not full:
+            ratio = solve_ratio(counts, expected_positives)
         c_positive, c_negative = from_ratio(counts, images, ratio)
         c_positive[one_sided], c_negative[one_sided] = share, 0.0
     else:
@@ -67,7 +70,9 @@ def estimate(
         known = positives / (images * expected_positives) if expected_positives else share
         c_positive, c_negative = np.full(labels, min(known, 1.0)), np.zeros(labels)
     single = not counts.negative.any() and is_single(table)
-    source = _describe(table, expected_positives, guessed_share, ratio, single, one_sided)
+    if expected_positives is not None:
+        guessed_share = None
+    source = _describe(table, expected_positives, guessed_share, ratio, single, one_sided, share)
     priors = _priors(counts, images, c_positive, c_negative)
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
 
@@ -85,6 +90,7 @@ def _describe(
     ratio: float,
     single: bool,
     one_sided: np.ndarray,
+    one_sided_share: float,
 ) -> str:
     """What these labels resemble, and what is assumed of those that are not known."""
     share = table.known / (len(table) * len(table.names))
@@ -95,12 +101,19 @@ def _describe(
         else f"{100 * guessed:.0f} % of them all, by a rough guess"
     )
     if share == 1:
-        return "every label is known"
+        useless = "; the number of positives that was given changes nothing" if expected else ""
+        return f"every label is known{useless}"
     if np.isfinite(ratio):
-        like = f"positives and negatives are known, {100 * share:.2g} % of all labels (as in PAL)"
+        like = f"positives and negatives are known, {100 * share:.2g} % of all labels"
         if one_sided.any():
             labels = "1 label" if one_sided.sum() == 1 else f"{one_sided.sum()} labels"
-            like += f"; of {labels} only positives, {assumed}"
+            if expected is not None:
+                assumed = f"{100 * one_sided_share:.0f} % of them all, as {expected:.3g} were given"
+            return (
+                f"{like}; of {labels} only positives, {assumed}, the same share for each; those of "
+                "the others are taken to be missing at random"
+            )
+        like += " (as in PAL)"
         if expected is None:
             return f"{like}; they are taken to be missing at random, positives and negatives alike"
         if abs(ratio - 1) > 0.1:
@@ -142,10 +155,26 @@ def from_ratio(counts: Counts, images: int, ratio: float) -> tuple[np.ndarray, n
     return np.minimum(ratio * c_negative, 1.0), np.minimum(c_negative, 1.0)
 
 
-def solve_ratio(counts: Counts, one_sided: np.ndarray, expected_positives: float) -> float:
-    """The ρ with which the priors of the labels of which both sides are known add up to what is
-    expected of them, by bisection."""
-    positives, negatives = counts.positive[~one_sided], counts.negative[~one_sided]
+def _share_of_rest(
+    counts: Counts, images: int, one_sided: np.ndarray, expected_positives: float
+) -> float:
+    """c₊ of the labels of which only positives are known: so that, with what the others have where
+    they are missing at random, k positives an image are expected."""
+    known = counts.positive + counts.negative
+    others = (counts.positive / np.maximum(known, 1))[~one_sided].sum()
+    seen = counts.positive[one_sided].sum() / images
+    if expected_positives < 0.95 * (others + seen):  # a sample may have a few more
+        raise ConfigError(
+            f"{expected_positives:g} positives an image are expected, but labels with known "
+            f"negatives have {others:.2f} of them and {seen:.2f} more are known: the expectation "
+            "is too low"
+        )
+    return float(min(seen / max(expected_positives - others, seen), 1.0))
+
+
+def solve_ratio(counts: Counts, expected_positives: float) -> float:
+    """The ρ with which the priors add up to k, by bisection."""
+    positives, negatives = counts.positive, counts.negative
     low, high = 1 / LARGEST_RATIO, LARGEST_RATIO
     for _ in range(60):
         middle = (low * high) ** 0.5

@@ -214,10 +214,9 @@ def _for_page(svg: str) -> str:
 
 def _kept_epoch(history: Sequence[Record]) -> Record | None:
     """The record of the epoch that was kept; without a score to choose by it has no criterion."""
-    scored = [line for line in history if points(line.get("validation_score")) != "–"]
-    if scored:
-        best = max(line["validation_score"] for line in scored)
-        return [line for line in scored if line["validation_score"] == best][-1]  # as in training
+    kept = [line for line in history if line.get("kept")]
+    if kept:
+        return kept[-1]
     return {**history[-1], "criterion": None} if history else None
 
 

@@ -91,6 +91,7 @@ class State:
         counts, taught = self.method.needs_expected_positives, "teacher" in self.method.options
         return {
             "teacher": self.training.teacher if taught else None,
+            "focus": self.training.focus if "focus" in self.method.options else None,
             "guessed_share": self.guessed,
             "positives_an_image": self.training.expected_positives if counts else None,
         }
@@ -206,10 +207,9 @@ def start(
     method = methods.get(config.method)
     method.rehearse(training, config.options)
     guessed = None
-    told = config.expected_positives is not None and not facts.negative.any()
-    if method.needs_expected_positives and not told:
+    if config.expected_positives is None and method.needs_expected_positives:
         guessed = guess()
-        facts = propensity.estimate(table, config.expected_positives, guessed_share=guessed)
+        facts = propensity.estimate(table, guessed_share=guessed)
         training = replace(training, propensity=facts)
     step_loss = method.start(training, config.options)
     if config.mix != "none" and training.estimates is not None:
