@@ -17,6 +17,7 @@ from partly.distributed import Shard
 from partly.errors import ConfigError
 from partly.hiding import hide
 from partly.labels import LabelTable
+from partly.losses.common import attend
 from partly.methods import Batch, Step, Training
 from partly.metrics import average_precision
 from partly.propensity import estimate
@@ -519,7 +520,7 @@ def test_attention_to_a_mixed_image_does_not_follow_its_labels(mix: str, teacher
     mixture, targets = mixing.mix(mix, batch.labels, seed=0, epoch=1, rows=batch.rows)
     for _, mixed in targets:
         own = replace(batch, labels=mixed, mixture=mixture, own=batch.labels, teacher=told)
-        attention = methods.attend(own.of_mixed_alone(torch.sigmoid(told)), 0.25)
+        attention = attend(own.of_mixed_alone(torch.sigmoid(told)), 0.25)
         by_image = attention.std(dim=1)
         assert torch.allclose(by_image, torch.zeros(()), atol=1e-6)
         found, plain = (

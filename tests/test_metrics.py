@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -89,11 +90,157 @@ def test_every_dtype_of_labels_counts_alike(dtype):
         )
 
 
+def spread_in_many_ways(count=20_000):
+    """Columns of scores that are hard to divide into cells, by name."""
+    generator = np.random.default_rng(1)
+    normal = generator.standard_normal(count)
+    crowded = 1 / (1 + np.exp(8 - 3 * normal))
+    with_outliers = normal.copy()
+    with_outliers[:2] = -1e30, 1e30
+    return {
+        "logits": normal,
+        "probabilities": 1 / (1 + np.exp(-normal)),
+        "crowded at 0": crowded,
+        "crowded, many exactly 0": np.where(crowded < 1e-3, 0, crowded),
+        "outliers": with_outliers,
+        "heavy tails": generator.standard_t(1, count),
+        "levels": np.round(normal, 1),
+        "signed zeros": np.where(normal < 0, -0.0, 0.0),
+        "mostly one value": np.where(normal > 3, normal, 0.25),
+        "one value": np.full(count, 0.5),
+        "denormal": normal * 1e-44,
+        "as large as can be": np.clip(normal, -1, 1) * 3.4e38,
+        "two clusters": np.where(normal > 0, 1e6, 0) + 1e-3 * normal,
+    }
+
+
+def rare(count=20_000, unknown=0.0):
+    generator = np.random.default_rng(2)
+    labels = (generator.random(count) < 0.02).astype(np.int8)
+    labels[generator.random(count) < unknown] = -1
+    return labels
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("unknown", [0.0, 0.1])
+def test_long_columns_are_exact_however_their_scores_are_spread(unknown, dtype):
+    scores = np.stack(list(spread_in_many_ways().values()), axis=1).astype(dtype)
+    labels = np.repeat(rare(unknown=unknown)[:, None], scores.shape[1], axis=1)
+    for ours, reference in RANKING:
+        expected = by_reference(reference, scores, labels)
+        np.testing.assert_allclose(ours(scores, labels), expected, atol=1e-9, rtol=0)
+
+
+@pytest.mark.parametrize("name", spread_in_many_ways(10))
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_counting_by_cells_is_counting(name, dtype):
+    values = spread_in_many_ways()[name].astype(dtype)
+    cuts = np.sort(values[rare() == 1])
+    near, far = metrics._near(values, cuts)
+    for side, count in (("left", metrics._at_or_above), ("right", metrics._above)):
+        expected = values.size - np.searchsorted(np.sort(values), cuts, side=side)
+        np.testing.assert_array_equal(count(near, cuts) + far, expected)
+    assert near.size < 2000 or name not in {"logits", "probabilities", "crowded at 0", "outliers"}
+
+
+@pytest.mark.parametrize("name", spread_in_many_ways(10))
+def test_a_larger_value_never_has_a_smaller_cell(name):
+    values = np.sort(spread_in_many_ways()[name].astype(np.float32))
+    cells_of = metrics._cells(values)
+    if cells_of is not None:
+        cells = cells_of(values)
+        assert (np.diff(cells.astype(int)) >= 0).all()
+        np.testing.assert_array_equal(cells_of(values[7:]), cells[7:])
+    assert (cells_of is None) == (
+        name in {"signed zeros", "mostly one value", "one value", "denormal", "as large as can be"}
+    )
+
+
+def small_blocks(monkeypatch, threads=3):
+    """So many threads, and blocks and tiles that end in the middle of everything."""
+    for name, value in (("BLOCK", 1), ("NARROWEST", 3), ("ROWS", 40), ("TILE", 7)):
+        monkeypatch.setattr(metrics, name, value)
+    monkeypatch.setattr(metrics, "cores", lambda: threads)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_nothing_depends_on_blocks_and_threads(threads, monkeypatch):
+    probabilities, labels = draw(levels=30)
+    functions = (
+        metrics.average_precision,
+        metrics.area_under_roc,
+        metrics.positives_above_unknown,
+        metrics.tune_thresholds,
+    )
+    expected = [function(probabilities, labels) for function in functions]
+    report, f1 = metrics.evaluate(probabilities, labels), metrics.f1_scores(probabilities, labels)
+    small_blocks(monkeypatch, threads)
+    for function, values in zip(functions, expected, strict=True):
+        np.testing.assert_array_equal(function(probabilities, labels), values)
+    again = metrics.evaluate(probabilities, labels)
+    assert again.pop("calibration_error") == pytest.approx(report.pop("calibration_error"), 1e-12)
+    assert again == report
+    assert metrics.f1_scores(probabilities, labels) == f1
+
+
+def test_an_error_in_a_thread_is_an_error(monkeypatch):
+    small_blocks(monkeypatch)
+
+    def measure(column, labels):
+        raise DataError("not this one")
+
+    with pytest.raises(DataError, match="not this one"):
+        metrics._per_label(measure, *draw())
+
+
+def test_arrays_in_any_order_on_disk_or_of_other_bytes_count_alike(tmp_path):
+    scores, labels = draw(levels=30)
+    expected = metrics.average_precision(scores, labels)
+    np.save(tmp_path / "scores.npy", scores)
+    np.save(tmp_path / "labels.npy", labels)
+    mapped = [np.load(tmp_path / f"{name}.npy", mmap_mode="r") for name in ("scores", "labels")]
+    for table, truth in (
+        mapped,
+        (np.asfortranarray(scores), labels),
+        (scores.astype(">f8"), labels.astype(">i2")),
+        (np.repeat(scores, 2, axis=0)[::2], np.repeat(labels, 2, axis=1)[:, ::2]),
+    ):
+        np.testing.assert_array_equal(metrics.average_precision(table, truth), expected)
+
+
+def peak(function, *arguments) -> int:
+    """Bytes allocated at the highest."""
+    tracemalloc.start()
+    try:
+        function(*arguments)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_is_that_of_a_block(monkeypatch):
+    generator = np.random.default_rng(0)
+    probabilities = generator.random((2048, 1024), np.float32)
+    labels = (generator.random(probabilities.shape) < 0.02).astype(np.int8)
+    monkeypatch.setattr(metrics, "BLOCK", 2**15)
+    monkeypatch.setattr(metrics, "ROWS", 2**14)
+    monkeypatch.setattr(metrics, "cores", lambda: 1)
+    for function in (
+        metrics.average_precision,
+        metrics.select_scores,
+        metrics.evaluate,
+        metrics.tune_thresholds,
+    ):
+        assert peak(function, probabilities, labels) < labels.nbytes / 2
+
+
 def test_float64_scores_closer_than_float32_can_tell_are_not_tied():
     scores = [[1.0 + 1e-12], [1.0], [1.0 - 1e-12]]
     assert metrics.average_precision(scores, [[1], [0], [0]]) == [1.0]
     assert metrics.average_precision(scores, [[0], [0], [1]]) == pytest.approx([1 / 3])
     assert metrics.area_under_roc(scores, [[0], [1], [0]]) == [0.5]
+    whole = [[2**60 + 1], [2**60], [2**60 - 1]]  # nor can float64 tell these
+    assert metrics.average_precision(whole, [[1], [0], [0]]) == [1.0]
 
 
 def test_minus_zero_ties_with_zero():
@@ -320,6 +467,10 @@ def test_tuned_thresholds_at_the_edges():
     # No float lies between the two, and the lower one must not be predicted.
     adjacent = np.nextafter(0.25, 1)
     assert metrics.tune_thresholds([[adjacent], [0.25]], [[1], [0]]) == [adjacent]
+    # In float64 there is room between two adjacent numbers of float32.
+    lower, upper = np.float32(0.25), np.nextafter(np.float32(0.25), np.float32(1))
+    middle = (float(lower) + float(upper)) / 2
+    assert metrics.tune_thresholds(np.array([[upper], [lower]]), [[1], [0]]) == [middle]
     # F1 is 2/3 with the first alone and 2/3 with all four: the higher cut wins.
     tie = metrics.tune_thresholds([[0.8], [0.6], [0.4], [0.2]], [[1], [0], [0], [1]])
     np.testing.assert_allclose(tie, [0.7])
@@ -594,7 +745,11 @@ def test_the_criterion_follows_the_known_negatives():
         ),
     ],
 )
-def test_every_fault_of_the_input_is_told_at_once(scores, labels, error, messages):
+@pytest.mark.parametrize("rows", [1, metrics.ROWS])
+def test_every_fault_of_the_input_is_told_at_once(
+    scores, labels, error, messages, rows, monkeypatch
+):
+    monkeypatch.setattr(metrics, "ROWS", rows)
     for function in (
         metrics.average_precision,
         metrics.mean_average_precision,
@@ -627,11 +782,19 @@ def test_probabilities_outside_zero_to_one_are_refused(function):
     ]
 
 
-def test_tensors_that_numpy_cannot_read_are_explained():
+def test_tensors_count_like_arrays():
+    scores, labels = draw(levels=128)  # exact in every type
+    expected = metrics.evaluate(scores, labels)
+    tensor, truth = torch.from_numpy(scores), torch.from_numpy(labels)
+    for variant in (tensor.bfloat16(), tensor.half(), tensor.clone().requires_grad_()):
+        assert metrics.evaluate(variant, truth) == expected
+    assert metrics.mean_average_precision(tensor.T.contiguous().T, truth) == expected["mAP"]
+
+
+def test_what_numpy_cannot_read_is_explained():
     labels = torch.ones(2, 1)
-    for scores in (torch.ones(2, 1, dtype=torch.bfloat16), torch.ones(2, 1, requires_grad=True)):
-        with pytest.raises(DataError, match="scores cannot become a NumPy array, pass one"):
-            metrics.average_precision(scores, labels)
+    with pytest.raises(DataError, match="scores cannot become a NumPy array, pass one"):
+        metrics.average_precision(torch.ones(2, 1).to_sparse(), labels)
     with pytest.raises(LabelError, match="labels cannot become a NumPy array"):
         metrics.coverage([[1, 0], [1]])
 

@@ -38,6 +38,13 @@ def main() -> None:
         for problem in error.problems:
             print(f"partly: {problem}", file=sys.stderr)
         sys.exit(2)
+    except RuntimeError as error:
+        from partly import distributed
+
+        if not distributed.is_lost(error):
+            raise
+        print("partly: another rank is gone; torchrun --max-restarts goes on", file=sys.stderr)
+        sys.exit(1)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print("partly: interrupted; what was finished is kept", file=sys.stderr)

@@ -12,6 +12,7 @@ or divides by is that of the batch. Without torchrun there is one rank, and noth
 anything. Letters: W ranks, B images of a batch, L labels.
 """
 
+import inspect
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,9 +77,18 @@ def begin(device: str) -> None:
     if on_gpu:
         torch.cuda.set_device(name)
     try:
-        dist.init_process_group("nccl" if on_gpu else "gloo", timeout=PATIENCE)
+        store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+        # Ranks that are started again find what the dead ones left: they must not call those.
+        store = dist.PrefixStore(f"start-{_number('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        backend = "nccl" if on_gpu else "gloo"
+        dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether this is how the end of another rank is noticed."""
+    return launched() and (isinstance(error, dist.DistBackendError) or "gloo" in str(error).lower())
 
 
 def end() -> None:
@@ -195,8 +205,11 @@ def wrap(model: nn.Module, device: torch.device) -> nn.Module:
         return model
     synchronise_batch_norms(model)
     devices = [device] if device.type == "cuda" else None
+    known = inspect.signature(DistributedDataParallel).parameters
+    buffers = "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
+    choices: dict[str, Any] = {buffers: False}  # batch norms are the same on all ranks
     wrapped = DistributedDataParallel(
-        model, device_ids=devices, broadcast_buffers=False, gradient_as_bucket_view=True
+        model, device_ids=devices, gradient_as_bucket_view=True, **choices
     )
     wrapped.register_comm_hook(None, _add_up)
     return wrapped

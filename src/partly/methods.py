@@ -24,6 +24,7 @@ from partly import draws, losses
 from partly.distributed import Shard
 from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
+from partly.losses.common import attend
 from partly.mixing import Mixture
 from partly.propensity import Propensity
 from partly.pseudo import PseudoLabels, chance_of_single, posterior
@@ -283,7 +284,6 @@ ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
 FOCUS = 0.25  # how much more likely entries weigh, as a power of what is believed of them
 GAMMA = 0.05  # of the paper's α and β
-RARE = 0.003  # a probability below which entries count nearly alike
 MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
 
 
@@ -432,17 +432,6 @@ def _attend_to(training: Training, focus: float, believed: str) -> None:
         training.notes.append(
             f"focus {focus:g}: an entry weighs more the likelier {believed} it to be positive"
         )
-
-
-def attend(expected: Tensor, focus: Tensor | float) -> Tensor:
-    """How much an entry counts [B, L], 1 on average: the more, the likelier it is positive.
-
-    It depends on the image alone, not on its label, so what is learnt is as well calibrated as with
-    equal weights; but the many entries that everybody knows to be negative leave the rest in peace.
-    focus: one for all, or one a label [L].
-    """
-    attention = (expected + RARE) ** focus
-    return attention / attention.mean()
 
 
 def _learn_from_network(training: Training, focus: float) -> Step:

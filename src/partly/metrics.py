@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +28,10 @@ FloatArray = npt.NDArray[np.float64]
 ColumnMeasure = Callable[[Array, Array], float]
 Pairs = Iterable[tuple[Array, Array]]  # the scores and the labels of one column after another
 
-BLOCK = 2**21  # entries of a block of columns; fewer than NARROWEST columns would waste reading
+BLOCK = 2**22  # entries of a block of columns; fewer than NARROWEST columns would waste reading
 NARROWEST = 8
 ROWS = 2**18  # entries of the rows that are looked at together: these stay in the cache
-TILE = 1024  # rows that are turned into columns together
+TILE = 512  # rows that are turned into columns together
 THREADS = 8  # at most: each holds a block
 CELLS = 2**16  # NumPy sorts numbers of 16 bits in time that is linear
 FEW = 2**14  # values below this are sorted as they are
@@ -77,7 +77,7 @@ def average_precision(scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArra
     if getattr(scores, "is_cuda", False):
         from partly import ranking  # needs torch, which is there if a tensor is
 
-        return ranking.average_precision_on_device(scores, labels)
+        return ranking.average_precision_on_device(cast(Any, scores), labels)
     return _per_label(column_average_precision, *checked(scores, labels))
 
 
@@ -286,7 +286,7 @@ def coverage(labels: npt.ArrayLike) -> Coverage:
     >>> coverage([[1, 0, -1], [0, -1, -1]]).left_out["no known positive"]
     [1]
     """
-    table, problems = _read_labels(labels)
+    table, problems = read_labels(labels)
     raise_if(problems, LabelError)
     has_positive, has_negative = np.zeros((2, table.shape[1]), bool)
     known = 0
@@ -346,13 +346,12 @@ def evaluate(
 
 def column_average_precision(column: Array, labels: Array) -> float:
     """Average precision of the scores [N] of one label, given its labels [N]."""
-    positives = np.sort(np.compress(labels == 1, column))
+    positives = _positives(column, labels)
     if not positives.size:
         return math.nan
-    known = column if labels.min() >= 0 else np.compress(labels >= 0, column)
-    near, far = _near(known, positives)
     # Positives that tie share one precision, so that their order is not needed.
-    return _mean(_at_or_above(positives, positives) / (_at_or_above(near, positives) + far))
+    precisions = _at_or_above(positives, positives) / _seen(_known(column, labels), positives)
+    return float(precisions.mean())
 
 
 def width_of_block(images: int) -> int:
@@ -408,6 +407,20 @@ def _per_label(
         return zip(scores, columns_of(labels, columns, np.int8), strict=True)
 
     return by_column(measure, pairs_of, labels.shape[1], width_of_block(len(labels)), threads)
+
+
+def _positives(column: Array, labels: Array) -> Array:
+    return np.sort(np.compress(labels == 1, column))
+
+
+def _known(column: Array, labels: Array) -> Array:
+    return column if labels.min(initial=0) >= 0 else np.compress(labels >= 0, column)
+
+
+def _seen(known: Array, positives: Array) -> Array:
+    """How many known entries score at or above each of the ascending `positives`."""
+    near, far = _near(known, positives)
+    return _at_or_above(near, positives) + far
 
 
 def _at_or_above(ordered: Array, cuts: Array) -> Array:
@@ -467,14 +480,14 @@ def _cells(values: Array) -> Callable[[Array], Array] | None:
 
 
 def _best_threshold(column: Array, labels: Array) -> float:
-    positives, known = np.sort(column[labels == 1]), np.sort(column[labels >= 0])
+    positives, known = _positives(column, labels), _known(column, labels)
     if not 0 < positives.size < known.size:
         return 0.5
-    cuts = np.unique(known)[::-1]
-    f1 = 2 * _at_or_above(positives, cuts) / (_at_or_above(known, cuts) + positives.size)
-    best = int(np.argmax(f1))
-    upper = float(cuts[best])
-    lower = float(cuts[best + 1]) if best + 1 < cuts.size else 0.0
+    # Between two positives F1 only falls, so the best threshold ends just below one of them.
+    hits, seen = _at_or_above(positives, positives), _seen(known, positives)
+    f1 = 2 * hits / (seen + positives.size)
+    best = positives[positives.size - 1 - np.argmax(f1[::-1])]
+    upper, lower = float(best), float(np.max(known, initial=0, where=known < best))
     middle = (lower + upper) / 2
     # Between two adjacent floats the middle rounds to one of them; the lower must stay out.
     return middle if middle > lower else upper
@@ -482,7 +495,7 @@ def _best_threshold(column: Array, labels: Array) -> float:
 
 def _positives_above(other: int, scores: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
     def measure(column: Array, column_labels: Array) -> float:
-        upper = np.sort(np.compress(column_labels == 1, column))
+        upper = _positives(column, column_labels)
         lower = np.compress(column_labels == other, column)
         near, far = _near(lower, upper)
         lost = (_at_or_above(near, upper) + _above(near, upper) + 2 * far).sum()
@@ -573,7 +586,8 @@ def _on_host(values: Any) -> Any:
     return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
 
 
-def _read_labels(labels: npt.ArrayLike) -> tuple[Array, list[str]]:
+def read_labels(labels: npt.ArrayLike) -> tuple[Array, list[str]]:
+    """Labels as an array [N, L], and what is wrong with them."""
     table, problems = _read(labels, "labels")
     places, values = _find(table, lambda rows: (rows != 1) & (rows != 0) & (rows != -1))
     if places:
@@ -612,7 +626,7 @@ def checked(
     """Both as arrays [N, L], or an error that lists all that is wrong with either."""
     name = "probabilities" if of_probabilities else "scores"
     values, problems = _read(scores, name)
-    table, label_problems = _read_labels(labels)
+    table, label_problems = read_labels(labels)
     labels_readable = table.size > 0 or not label_problems
     if not problems and labels_readable and values.shape != table.shape:
         problems.append(f"{name} have shape {values.shape} but labels {table.shape}")

@@ -4,6 +4,7 @@ paper       the paper's loss, equation by equation
 entropy     bce, ign, an, wan, label smoothing, partial_bce, observed, consistent
 focusing    focal, asl, csl, hill, splc, spa
 unlabelled  epr, role, em, ll
+fused       bce, asl, paper_loss and the loss of `partly` in one pass: import it by itself
 """
 
 from partly.losses.entropy import (

@@ -88,3 +88,17 @@ def largest(values: Tensor, among: Tensor, count: int) -> Tensor:
     chosen = torch.zeros_like(candidates, dtype=torch.bool)
     chosen[top] = True
     return chosen.view_as(among) & among
+
+
+RARE = 0.003  # a probability below which entries count nearly alike
+
+
+def attend(expected: Tensor, focus: Tensor | float) -> Tensor:
+    """How much an entry counts [B, L], 1 on average: the more, the likelier it is positive.
+
+    It depends on the image alone, not on its label, so what is learnt is as well calibrated as with
+    equal weights; but the many entries that everybody knows to be negative leave the rest in peace.
+    focus: one for all, or one a label [L].
+    """
+    attention = (expected + RARE) ** focus
+    return attention / attention.mean()

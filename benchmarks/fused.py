@@ -1,0 +1,277 @@
+"""How close do the fused losses come to the time that moving their bytes takes?
+
+What enters: logits and labels that are already on the device, some labels unknown. What leaves,
+each as the median of several rounds in which all variants take turns, so that a noisy machine is
+noisy for all of them: the time of value and gradient together,
+
+    floor   in units of the bytes that must be moved over the bandwidth of a copy, measured here.
+            Each table counts once, and once more where a number of the whole batch or image must be
+            known before a gradient can be written (labels for α and β, beliefs for the attention)
+    eager   in units of the same loss as it is usually written, operation by operation
+
+Before anything is measured all variants are compared with the plain losses. A line each on the
+terminal, and benchmarks/results/fused.json, with an entry for each device.
+
+    python benchmarks/fused.py
+    python benchmarks/fused.py --quick          a few seconds, nothing is written
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from partly import losses
+from partly.losses import fused
+
+RESULTS = Path(__file__).parent / "results" / "fused.json"
+SHAPES = ((256, 80), (2048, 1000))
+LARGE = (2048, 65_536)  # on a GPU
+QUICK = ((16, 80), (64, 500))
+FOCUS = 0.25
+CLIP, GAMMA = 0.05, 4.0
+
+
+class Data(NamedTuple):
+    logits: Tensor
+    labels: Tensor
+    targets: Tensor  # labels as the usual losses take them: 1.0 positive, else 0.0
+    known: Tensor  # 1.0 where a label is known
+    pseudo: Tensor
+    teacher: Tensor
+    chance: Tensor  # c₊ of each label
+
+
+class Variant(NamedTuple):
+    """compute: data -> loss. size: bytes an entry. eager: the variant that it is compared with."""
+
+    compute: Callable[[Data], Tensor]
+    size: int
+    eager: str = ""
+
+
+def make_data(shape: tuple[int, int], device: str) -> Data:
+    """A third of the labels known, 3 % of all positive."""
+    generator = torch.Generator(device).manual_seed(0)
+
+    def uniform(*size: int) -> Tensor:
+        return torch.rand(size or shape, generator=generator, device=device)
+
+    positive, known = uniform() < 0.03, uniform() < 0.33
+    labels = torch.where(known, positive.to(torch.int8), -1)
+    return Data(
+        logits=(8 * uniform() - 6).requires_grad_(),
+        labels=labels,
+        targets=(labels == 1).float(),
+        known=known.float(),
+        pseudo=uniform().half(),
+        teacher=8 * uniform() - 6,
+        chance=0.5 * uniform(shape[1]),
+    )
+
+
+def eager_bce(data: Data) -> Tensor:
+    """Cross-entropy as PyTorch has it, unknown entries masked."""
+    return binary_cross_entropy_with_logits(data.logits, data.targets, weight=data.known)
+
+
+def eager_asl(data: Data, smallest: float = 1e-8) -> Tensor:
+    """The asymmetric loss as its paper writes it, one operation after another: probabilities of
+    both sides, the negative one shifted and cut off, logarithms, and a focusing weight without a
+    gradient."""
+    targets, opposite = data.targets, 1 - data.targets
+    positive = torch.sigmoid(data.logits)
+    negative = (1 - positive + CLIP).clamp(max=1)
+    entropy = targets * torch.log(positive.clamp(min=smallest))
+    entropy = entropy + opposite * torch.log(negative.clamp(min=smallest))
+    with torch.no_grad():
+        right = positive * targets + negative * opposite
+        exponent = 0 * targets + GAMMA * opposite
+        weight = torch.pow(1 - right, exponent)
+    return -(entropy * weight).mean()
+
+
+def make_variants(backend: str, compiled: bool) -> dict[str, Variant]:
+    """Every loss, as it is usually written and fused. 4 bytes a logit or gradient, 1 a label, 2 a
+    pseudo-label."""
+
+    def paper(backend: str) -> Callable[[Data], Tensor]:
+        settings: dict[str, Any] = {"epoch": 2, "epochs": 9, "store": "float16"}
+        return lambda data: fused.paper_loss(
+            data.logits, data.labels, data.pseudo, **settings, backend=backend
+        )[0]
+
+    def partly(backend: str, taught: bool = False, **settings: Any) -> Callable[[Data], Tensor]:
+        return lambda data: fused.partly(
+            data.logits,
+            data.labels,
+            c_positive=data.chance,
+            c_negative=0.0,
+            teacher=data.teacher if taught else None,
+            **settings,
+            backend=backend,
+        )[0]
+
+    def bce(data: Data) -> Tensor:
+        return fused.bce(data.logits, data.labels, backend=backend)
+
+    def asl(data: Data) -> Tensor:
+        return fused.asl(data.logits, data.labels, backend=backend)
+
+    attentive = {"focus": FOCUS, "store": "float16"}
+    found = {
+        "eager bce": Variant(eager_bce, 16),
+        "plain bce": Variant(lambda data: losses.bce(data.logits, data.labels), 9, "eager bce"),
+        "fused bce": Variant(bce, 9, "eager bce"),
+        "eager asl": Variant(eager_asl, 12),
+        "plain asl": Variant(lambda data: losses.asl(data.logits, data.labels), 9, "eager asl"),
+        "fused asl": Variant(asl, 9, "eager asl"),
+        "plain paper": Variant(paper("plain"), 14),
+        "fused paper": Variant(paper(backend), 14, "plain paper"),
+        "plain partly": Variant(partly("plain", store=None), 9),
+        "fused partly": Variant(partly(backend, store=None), 9, "plain partly"),
+        "plain partly, focus": Variant(partly("plain", **attentive), 15),
+        "fused partly, focus": Variant(partly(backend, **attentive), 15, "plain partly, focus"),
+        "plain partly, teacher": Variant(partly("plain", True, **attentive), 19),
+        "fused partly, teacher": Variant(
+            partly(backend, True, **attentive), 19, "plain partly, teacher"
+        ),
+    }
+    if compiled:
+        function = torch.compile(eager_bce)
+        found["compiled bce"] = Variant(function, 16, "eager bce")
+    return found
+
+
+def value_and_gradient(variant: Variant, data: Data) -> tuple[Tensor, Tensor]:
+    loss = variant.compute(data)
+    return loss, torch.autograd.grad(loss, data.logits)[0]
+
+
+def compare(variants: dict[str, Variant], shape: tuple[int, int], device: str) -> None:
+    """Nothing that is wrong is measured."""
+    data = make_data(shape, device)
+    for name, variant in variants.items():
+        if not variant.eager:
+            continue
+        loss, gradient = value_and_gradient(variant, data)
+        expected, slope = value_and_gradient(variants[variant.eager], data)
+        torch.testing.assert_close(loss, expected, rtol=1e-5, atol=1e-6, msg=f"{name}: {{}}".format)
+        largest = slope.abs().max().item()
+        torch.testing.assert_close(
+            gradient, slope, rtol=1e-4, atol=1e-5 * largest, msg=f"{name}: {{}}".format
+        )
+
+
+def bandwidth(device: str, rounds: int) -> float:
+    """Bytes a second, read and written, of a copy that no cache holds."""
+    source = torch.rand(1 << (28 if device == "cuda" else 25), device=device)
+    target = torch.empty_like(source)
+    seconds = []
+    for number in range(rounds + 1):
+        taken = _time(lambda: target.copy_(source), 3, device)
+        if number:
+            seconds.append(taken)
+    return 2 * source.nbytes / statistics.median(seconds)
+
+
+def measure(
+    variants: dict[str, Variant], shape: tuple[int, int], device: str, rounds: int, speed: float
+) -> dict[str, dict[str, float]]:
+    """Milliseconds of each, and their ratio to the floor and to the usual way."""
+    data = make_data(shape, device)
+    entries = data.logits.numel()
+    seconds: dict[str, list[float]] = {name: [] for name in variants}
+    steps = dict.fromkeys(variants, 1)
+    for number in range(rounds + 1):
+        for name, variant in variants.items():
+            value_and_gradient(variant, data)  # the first steps after another's are slower
+            taken = _time(lambda v=variant: value_and_gradient(v, data), steps[name], device)
+            if number:
+                seconds[name].append(taken)
+            else:  # the first round warms up, and says how many steps take a twentieth of a second
+                again = _time(lambda v=variant: value_and_gradient(v, data), 2, device)
+                steps[name] = max(3, min(500, int(0.05 / again)))
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    found = {}
+    for name, variant in variants.items():
+        figures = {
+            "milliseconds": round(1000 * medians[name], 4),
+            "floor": round(medians[name] / (variant.size * entries / speed), 2),
+        }
+        if variant.eager:
+            figures["eager"] = round(medians[name] / medians[variant.eager], 3)
+        found[name] = figures
+    return found
+
+
+def _time(work: Callable[[], Any], steps: int, device: str) -> float:
+    """Seconds of one step."""
+    _wait(device)
+    began = time.perf_counter()
+    for _ in range(steps):
+        work()
+    _wait(device)
+    return (time.perf_counter() - began) / steps
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def show(shape: tuple[int, int], measured: dict[str, dict[str, float]]) -> None:
+    print(f"{shape[0]} × {shape[1]:,}: {'':24} ms, × floor, × eager")
+    for name, figures in measured.items():
+        eager = f"{figures['eager']:8.3f}" if "eager" in figures else ""
+        print(f"  {name:30} {figures['milliseconds']:10.3f} {figures['floor']:8.2f} {eager}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--backend", choices=["triton", "compiled", "plain"])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--quick", action="store_true", help="small shapes; nothing is written")
+    options = parser.parse_args()
+    device = options.device
+    backend = options.backend or ("triton" if device == "cuda" else "compiled")
+    shapes = QUICK if options.quick else SHAPES + ((LARGE,) if device == "cuda" else ())
+    rounds = 2 if options.quick else options.rounds
+    variants = make_variants(backend, compiled=backend != "plain")
+    for shape in ((33, 70), (70, 1001), *shapes[2:]):
+        compare(variants, shape, device)
+    speed = bandwidth(device, rounds)
+    print(f"{backend}, copy {speed / 1e9:,.0f} GB/s")
+    found: dict[str, Any] = {}
+    for shape in shapes:
+        found[f"{shape[0]}x{shape[1]}"] = measured = measure(variants, shape, device, rounds, speed)
+        show(shape, measured)
+    if options.quick:
+        return
+    machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
+    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    every[f"{machine}, {backend}"] = {
+        "copy_gigabytes_a_second": round(speed / 1e9, 1),
+        "shapes": found,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__.split("+")[0],
+        "rounds": rounds,
+    }
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
+    print(f"written to {RESULTS}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,329 @@
+"""Losses in one pass: loss, gradient and fresh pseudo-labels are computed together.
+
+What enters and leaves is what the functions of the same name in `partly.losses` take and give, to
+rounding; `partly` is the loss of the method of that name. Those functions write every intermediate
+result to memory and read it back; here each number is read once and written once (read twice where
+a number of the whole batch comes first). Letters: B images, L labels.
+
+backend says who computes:
+
+    triton    kernels for NVIDIA GPUs
+    compiled  torch.compile, which needs a C++ compiler and some seconds at first use
+    plain     the functions of `partly.losses` with PyTorch's own gradients
+    auto      triton on a GPU; on a CPU compiled from 2^22 entries on; where that cannot be, plain
+
+The gradient is ready before anybody asks for it. It is handed out once: a second `backward` through
+the same loss is refused, and so is a gradient of the gradient. Half precision is computed in
+float32; float64 stays what it is, but not with triton.
+"""
+
+import os
+import shutil
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
+from partly.losses import entropy, focusing, paper
+from partly.losses.common import RARE, working
+from partly.losses.fused.common import DTYPES, Answer, layout_of, pack, unpack
+from partly.pseudo import posterior
+from partly.schedules import attention
+
+__all__ = ["asl", "bce", "paper_loss", "partly"]
+
+Backend = Literal["auto", "triton", "compiled", "plain"]
+Reduced = Literal["mean", "sum"]
+Computed = tuple[Tensor, Tensor | None]  # the loss, pseudo-labels
+
+BACKENDS = ("auto", "triton", "compiled", "plain")
+REDUCTIONS = ("mean", "sum")
+UNKNOWNS = ("negative", "ignore")
+TARGETS = ("posterior", "prediction")
+SHARES = ("all", "known", "off")
+READINGS = ("text", "printed", "off")
+MODULES = {"triton": "kernels", "compiled": "closed"}
+WORTH_COMPILING = 1 << 22  # entries: a step then saves a tenth of a second
+WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
+
+_works: dict[str, bool] = {}  # what is known of a backend: it has computed something, or failed to
+
+
+def bce(
+    logits: Tensor, labels: Tensor, *, reduction: Reduced = "mean", backend: Backend = "auto"
+) -> Tensor:
+    """`losses.bce`: -log p on positives, -log(1-p) on negatives, nothing on unknown entries.
+
+    >>> bce(torch.zeros(1, 2), torch.tensor([[1, 0]])).item()  # log 2
+    0.6931471824645996
+    """
+    _check(logits, {"labels": labels}, {"reduction": (reduction, REDUCTIONS)})
+    found = _compute("bce", backend, logits, (labels,), {"reduction": reduction})
+    if found is None:
+        return entropy.bce(logits, labels, reduction=reduction)
+    return found[0]
+
+
+def asl(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    gamma_positive: float = 0.0,
+    gamma_negative: float = 4.0,
+    clip: float = 0.05,
+    unknown: str = "negative",
+    reduction: Reduced = "mean",
+    backend: Backend = "auto",
+) -> Tensor:
+    """`losses.asl`: -(1-p)^γ₊ log p and -p_m^γ₋ log(1-p_m), p_m = max(p - clip, 0)."""
+    words = {"reduction": (reduction, REDUCTIONS), "unknown": (unknown, UNKNOWNS)}
+    _check(logits, {"labels": labels}, words)
+    options: dict[str, Any] = {
+        "gamma_positive": gamma_positive,
+        "gamma_negative": gamma_negative,
+        "clip": clip,
+        "unknown": unknown,
+        "reduction": reduction,
+    }
+    found = _compute("asl", backend, logits, (labels,), options)
+    return focusing.asl(logits, labels, **options) if found is None else found[0]
+
+
+def paper_loss(
+    logits: Tensor,
+    labels: Tensor,
+    pseudo: Tensor,
+    *,
+    epoch: int,
+    epochs: int,
+    gamma: float = 0.05,
+    m: float = 3,
+    picked: Tensor | None = None,
+    d: str = "text",
+    p: str = "text",
+    share: str = "all",
+    store: str = "float32",
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor]:
+    """`losses.paper_loss`, and the pseudo-labels for the next visit: the predictions σ(x) [B, L].
+
+    `pseudo` may be float32, float16 or uint8 in steps of 1/255, as `PseudoLabels` keeps them;
+    `store` says what the new ones are. Where a prediction is not a number, the old one stays.
+    """
+    weight = attention(epoch, epochs, m, d)
+    words = {"p": (p, READINGS), "share": (share, SHARES), "store": (store, tuple(DTYPES))}
+    _check(logits, {"labels": labels, "pseudo": pseudo, "picked": picked}, words)
+    picked = None if picked is None else picked.bool()
+    options = {"gamma": gamma, "p": p, "share": share, "store": store}
+    found = _compute("paper_loss", backend, logits, (labels, pseudo, picked, weight), options)
+    if found is not None and found[1] is not None:
+        return found[0], found[1]
+    x = working(logits)
+    old, belief = unpack(pseudo, x.dtype), torch.sigmoid(x.detach())
+    loss = paper.paper_loss(
+        logits, labels, old, epoch=epoch, epochs=epochs, gamma=gamma, m=m, picked=picked,
+        d=d, p=p, share=share,
+    )  # fmt: skip
+    return loss, pack(torch.where(torch.isfinite(belief), belief, old), store)
+
+
+def partly(
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    c_positive: Tensor | float,
+    c_negative: Tensor | float,
+    teacher: Tensor | None = None,
+    targets: str = "posterior",
+    focus: Tensor | float = 0.0,
+    weight: float = 1.0,
+    q: float = 1.0,
+    picked: Tensor | None = None,
+    share: str = "off",
+    gamma: float = 0.05,
+    store: str | None = "float32",
+    backend: Backend = "auto",
+) -> tuple[Tensor, Tensor | None]:
+    """The loss of the method `partly`, and its pseudo-labels [B, L] (None for store=None).
+
+    `losses.consistent` against the posterior of `teacher`, or of the logits themselves, times the
+    attention (σ + 0.003)^focus, which is 1 on the mean. c₊ and c₋: `pseudo.posterior`, one number,
+    one a label [L], an image [B, 1] or an entry [B, L]. targets="prediction" learns from σ as it
+    is. focus: one number or one a label. weight: of an unknown entry; where they are `picked` with
+    a chance of q, those stand for all of them.
+    """
+    words = {"targets": (targets, TARGETS), "share": (share, SHARES)}
+    if store is not None:
+        words["store"] = (store, tuple(DTYPES))
+    _check(logits, {"labels": labels, "teacher": teacher, "picked": picked}, words)
+    for value in (c_positive, c_negative, focus):
+        layout_of(value, logits.shape)
+    picked = None if picked is None else picked.bool()
+    own = weight / q if q else 0.0
+    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
+    inputs = (labels, teacher, picked, c_positive, c_negative, focus, weight, own)
+    found = _compute("partly", backend, logits, inputs, options)
+    if found is not None:
+        return found
+    alpha, beta = paper.balance(labels, gamma, share)
+    believed = working(logits.detach() if teacher is None else teacher.detach())
+    belief = expected = torch.sigmoid(believed)
+    if targets == "posterior":
+        belief = posterior(
+            believed, c_positive=c_positive, c_negative=c_negative, alpha=alpha, beta=beta,
+            weight_unknown=weight,
+        )  # fmt: skip
+    terms = entropy.consistent(
+        logits, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
+    )
+    if isinstance(focus, Tensor) or focus != 0:
+        attended = (expected + RARE) ** focus
+        terms = terms * (attended / attended.mean())
+    return terms.mean(), None if store is None else pack(belief, store)
+
+
+# Who computes
+
+
+def _compute(
+    name: str, backend: str, logits: Tensor, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> Computed | None:
+    """Loss and pseudo-labels, or None where the plain function is to compute them."""
+    chosen = _choose(backend, logits)
+    if chosen == "plain":
+        return None
+    try:
+        loss, gradient, pseudo = _answer(chosen, name, logits, inputs, options)
+    except (PartlyError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if _works.get(chosen):
+            raise
+        problem = f"backend '{chosen}' cannot compute here: {error}"
+        if backend != "auto":
+            raise ConfigError(f"{problem}\ntake backend='plain'") from error
+        _works[chosen] = False
+        warnings.warn(f"{problem}\nbackend 'plain' does, slowly", PartlyWarning, stacklevel=3)
+        return None
+    _works[chosen] = True
+    if logits.requires_grad and torch.is_grad_enabled():
+        loss = _WithGradient.apply(logits, (loss, gradient))
+    return loss, pseudo
+
+
+def _choose(backend: str, logits: Tensor) -> str:
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend is one of {', '.join(BACKENDS)}, not '{backend}'")
+    if backend == "plain" or logits.numel() == 0:
+        return "plain"
+    if backend == "triton":
+        raise_if(_against_triton(logits), ConfigError)
+    if backend != "auto":
+        return backend
+    if logits.is_cuda and _works.get("triton", True) and not _against_triton(logits):
+        return "triton"
+    large = logits.device.type == "cpu" and logits.numel() >= WORTH_COMPILING
+    if large and _works.get("compiled", True) and _has_compiler():
+        return "compiled"
+    return "plain"
+
+
+def _against_triton(logits: Tensor) -> list[str]:
+    """Why triton cannot compute this."""
+    if not _has_triton():
+        return ["backend 'triton' needs the package triton, which is not installed"]
+    problems = []
+    if logits.dtype == torch.float64:
+        problems.append("backend 'triton' computes in float32: for float64 take 'plain'")
+    if not logits.is_cuda and not _module("triton").INTERPRETED:
+        problems.append(f"backend 'triton' needs tensors on a GPU, not on '{logits.device}'")
+    return problems
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
+
+
+@cache
+def _has_compiler() -> bool:
+    compilers = (os.environ.get("CXX"), "g++", "clang++", "cl")
+    return any(name is not None and shutil.which(name) for name in compilers)
+
+
+@cache
+def _module(backend: str) -> ModuleType:
+    """Imported where it is used: triton and the compiler take a second or more."""
+    return import_module(f"{__name__}.{MODULES[backend]}")
+
+
+def _answer(
+    backend: str, name: str, logits: Tensor, inputs: tuple[Any, ...], options: dict[str, Any]
+) -> Answer:
+    function = getattr(_module(backend), name)
+    ready = [value.contiguous() if isinstance(value, Tensor) else value for value in inputs]
+    if logits.is_cuda and logits.device.index != torch.cuda.current_device():
+        with torch.cuda.device(logits.device):
+            elsewhere: Answer = function(logits.contiguous(), *ready, **options)
+        return elsewhere
+    answer: Answer = function(logits.contiguous(), *ready, **options)
+    return answer
+
+
+class _WithGradient(torch.autograd.Function):
+    """A loss whose gradient is there already; going backward only hands it out."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, found: tuple[Tensor, Tensor]) -> Tensor:
+        loss, ctx.gradient = found
+        ctx.dtype = logits.dtype
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        gradient, ctx.gradient = ctx.gradient, None
+        if gradient is None or torch.is_grad_enabled():
+            raise PartlyError(
+                "the gradient of a fused loss is handed out once and has no gradient of its own: "
+                "compute the loss again, or take backend='plain'"
+            )
+        return _scaled(gradient, slope).to(ctx.dtype), None
+
+
+def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
+    """The gradient times what follows the loss, mostly 1. A GPU's 1 is seen by the GPU alone: to
+    ask for it would make the host wait."""
+    if not gradient.is_cuda:
+        return gradient if slope == 1 else gradient.mul_(slope)
+    if gradient.numel() < WORTH_A_LOOK or not _works.get("triton"):
+        return gradient.mul_(slope)
+    with torch.cuda.device(gradient.device):
+        scaled: Tensor = _module("triton").scale_(gradient, slope)
+    return scaled
+
+
+def _check(
+    logits: Tensor,
+    tables: Mapping[str, Tensor | None],
+    words: Mapping[str, tuple[str, tuple[str, ...]]],
+) -> None:
+    """All that is wrong with shapes and options, at once."""
+    shape = logits.shape
+    problems = [
+        f"logits have shape {tuple(shape)}, {name} {tuple(table.shape)}: give both [images, labels]"
+        for name, table in tables.items()
+        if table is not None and table.shape != shape
+    ]
+    if len(shape) != 2:
+        problems.append(f"logits have shape {tuple(shape)}: give [images, labels]")
+    for name, (value, allowed) in words.items():
+        if value not in allowed:
+            problems.append(f"{name} is one of {', '.join(allowed)}, not '{value}'")
+    raise_if(problems, ConfigError)

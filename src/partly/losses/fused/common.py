@@ -1,0 +1,38 @@
+"""What the fused losses share, whoever computes them."""
+
+import torch
+from torch import Tensor
+
+from partly.errors import ConfigError
+
+Answer = tuple[Tensor, Tensor, Tensor | None]  # loss, gradient in the logits, pseudo-labels
+
+# What pseudo-labels are kept as: `pseudo.PseudoLabels` has the last two.
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
+
+
+def unpack(pseudo: Tensor, dtype: torch.dtype) -> Tensor:
+    """Pseudo-labels as numbers in [0, 1], however they are kept."""
+    return pseudo.to(dtype) / 255 if pseudo.dtype == torch.uint8 else pseudo.to(dtype)
+
+
+def pack(values: Tensor, store: str) -> Tensor:
+    """Pseudo-labels as they are kept. Steps of 1/255 cannot say "no number": that is ½ there."""
+    if store != "uint8":
+        return values.to(DTYPES[store])
+    return (values.nan_to_num(0.5) * 255).round().to(torch.uint8)
+
+
+def layout_of(value: Tensor | float, shape: torch.Size) -> str:
+    """Whether there is one number for all entries, one a label [L], an image [B, 1] or an entry."""
+    if not isinstance(value, Tensor):
+        return "number"
+    images, labels = shape
+    own = (1,) * (2 - value.ndim) + tuple(value.shape)
+    layouts = {(1, 1): "one", (1, labels): "label", (images, 1): "image", (images, labels): "entry"}
+    if own not in layouts:
+        raise ConfigError(
+            f"expected one number, one a label [{labels}], one an image [{images}, 1] or one an "
+            f"entry [{images}, {labels}], not shape {tuple(value.shape)}"
+        )
+    return layouts[own]
