@@ -325,14 +325,8 @@ class Shard:
         return _Together.apply(found * self.mine(rows).view(-1, *[1] * (found.ndim - 1)))
 
 
-class _Together(torch.autograd.Function):
+class _Together(_Sum):
     """The sum over ranks of what goes into the same loss on each: its gradient is everybody's."""
-
-    @staticmethod
-    def forward(context: Any, values: Tensor) -> Tensor:
-        values = values.clone()
-        dist.all_reduce(values)
-        return values
 
     @staticmethod
     def backward(context: Any, gradient: Tensor) -> Tensor:
