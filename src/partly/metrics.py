@@ -120,12 +120,16 @@ def select_scores(scores: npt.ArrayLike, labels: npt.ArrayLike) -> tuple[FloatAr
 
     AP of the known labels, when at least half of the labels with a known positive also have a known
     negative. Otherwise AP would be 1 for most labels, whatever the model says, and
-    `positives_above_unknown` takes its place. nan for a label that cannot be scored.
+    `positives_above_unknown` takes its place. nan for a label that cannot be scored, or whose AP
+    would be 1.
     """
     scores, labels = checked(scores, labels)
     seen = coverage(labels)
-    if 2 * len(seen.left_out["no known negative"]) <= seen.labels_scored:
-        return average_precision(scores, labels), "mAP of known labels"
+    useless = seen.left_out["no known negative"]
+    if 2 * len(useless) <= seen.labels_scored:
+        values = average_precision(scores, labels)
+        values[useless] = np.nan
+        return values, "mAP of known labels"
     return positives_above_unknown(scores, labels), "AUROC of known positives against unknown"
 
 
