@@ -123,15 +123,6 @@ def wait() -> None:
         dist.barrier()
 
 
-def all_agree(here: bool) -> bool:
-    """Whether it holds on every rank."""
-    if world() == 1:
-        return here
-    answers: list[Any] = [None] * world()
-    dist.all_gather_object(answers, here)
-    return all(answers)
-
-
 # --- a batch -------------------------------------------------------------------------------------
 
 
