@@ -4,7 +4,8 @@ What enters: inputs that are already on the device. What leaves, each as the med
 rounds in which all variants take turns, so that a noisy machine is noisy for all of them:
 
     step    time of `take_step` with a backbone, in units of bce's: partly as it is by default,
-            without averaged weights, and with the averaged model as its teacher
+            without averaged weights, and with the averaged model as its teacher; and how often a
+            step makes the host wait for the GPU, by the profiler
     q       the same with a linear layer on 256 features and 80, 374, 5,000, 100,000 labels, partly
             with a share q of the unknown entries, in units of partly with all of them
 
@@ -12,6 +13,7 @@ A line each on the terminal, and benchmarks/results/step.json, with an entry for
 
     python benchmarks/step.py
     python benchmarks/step.py --backbone resnet50 --size 448 --batch-size 64
+    python benchmarks/step.py --compile --labels        the model compiled, and nothing about q
 """
 
 import argparse
@@ -56,15 +58,19 @@ def labels_of(images: int, labels: int) -> np.ndarray:
     return hide(full, "ppl", keep=0.6, seed=0)
 
 
-def image_states(backbone: str, size: int, batch_size: int, device: str) -> dict[str, State]:
+def image_states(
+    backbone: str, size: int, batch_size: int, device: str, compiled: bool
+) -> dict[str, State]:
     """One training a variant, of the same network; its statistics count as pretrained."""
     labels = labels_of(batch_size, 80)
     table = LabelTable.from_dense(labels, paths=[f"{row}.jpg" for row in range(batch_size)])
     states = {}
     for name, choices in VARIANTS.items():
+        if compiled and "trained" in name:
+            continue  # a minute each; they cost what the others do
         config = Config(
             backbone=backbone, weights="none", image_size=size, batch_size=batch_size,
-            device=device, epochs=1000, **choices,
+            device=device, epochs=1000, compile=compiled, **choices,
         )  # fmt: skip
         states[name] = state = start(table, config.complete(table))
         state.origin = "weights that stand for pretrained ones"
@@ -105,9 +111,26 @@ def measure(states: dict[str, State], inputs: torch.Tensor, rounds: int, steps: 
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     first = next(iter(medians.values()))
     return {
-        name: {"milliseconds": round(1000 * value, 3), "ratio": round(value / first, 3)}
+        name: {
+            "milliseconds": round(1000 * value, 3),
+            "ratio": round(value / first, 3),
+            "images_a_second": round(len(inputs) / value, 1),
+        }
         for name, value in medians.items()
     }
+
+
+def waits(state: State, inputs: torch.Tensor, steps: int = 5) -> int:
+    """How often the host waits for the GPU in so many steps."""
+    rows = torch.arange(len(inputs))
+    activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
+    _wait(state)
+    with torch.profiler.profile(activities=activities) as profile:
+        for _ in range(steps):
+            take_step(state, rows, inputs)
+    names = [event.key for event in profile.key_averages() for _ in range(event.count)]
+    waiting = ("Synchronize", "_local_scalar_dense", "aten::nonzero", "Memcpy DtoH")
+    return sum(any(word in name for word in waiting) for name in names)
 
 
 def _wait(state: State) -> None:
@@ -123,16 +146,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
+    parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options = parser.parse_args()
     size, batch_size, device = options.size, options.batch_size, options.device
-    states = image_states(options.backbone, size, batch_size, device)
+    states = image_states(options.backbone, size, batch_size, device, options.compile)
     on = next(iter(states.values())).device
     inputs = torch.randn(batch_size, 3, size, size, device=on)
     if on.type == "cuda":
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     found: dict[str, Any] = {"step": measure(states, inputs, options.rounds, options.steps)}
     show("step", found["step"])
+    if on.type == "cuda":
+        for name, state in states.items():
+            found["step"][name]["waits_in_5_steps"] = waits(state, inputs)
+            print(f"{name}: the host waits {found['step'][name]['waits_in_5_steps']} times")
     del states
     found["q"] = {}
     for labels in options.labels:
@@ -143,7 +171,8 @@ def main() -> None:
         show(f"{labels:,} labels", found["q"][labels])
     machine = torch.cuda.get_device_name() if on.type == "cuda" else platform.machine()
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[f"{machine}, {options.backbone}, {size} px, batch {batch_size}"] = found | {
+    compiled = ", compiled" if options.compile else ""
+    every[f"{machine}, {options.backbone}, {size} px, batch {batch_size}{compiled}"] = found | {
         "cores": os.cpu_count(),
         "torch": torch.__version__.split("+")[0],
         "rounds": options.rounds,
@@ -156,7 +185,8 @@ def main() -> None:
 
 def show(title: str, measured: dict[str, Any]) -> None:
     for name, figures in measured.items():
-        print(f"{title}: {name:45} {figures['milliseconds']:9.2f} ms  {figures['ratio']:.3f}")
+        times = f"{figures['milliseconds']:9.2f} ms  {figures['ratio']:.3f}"
+        print(f"{title}: {name:45} {times} {figures['images_a_second']:10,.0f} a second")
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from builders import feature_table, picture_table
-from partly import checkpoint, distributed, training
+from partly import checkpoint, distributed, runs, training
 from partly.config import Config
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -20,18 +21,23 @@ FEATURES = Config(epochs=2, batch_size=64, hold_out=0.0, expected_positives=1.6)
 PICTURES = Config(backbone="small:4", image_size=16, epochs=1, batch_size=16, hold_out=0.1)
 CASES: dict[str, tuple[str, str, Config]] = {
     "partly": ("features", "pal:0.4", replace(FEATURES, hold_out=0.2)),
-    "single": ("features", "spl", FEATURES),
+    "single": ("features", "spl", replace(FEATURES, hold_out=0.2)),
     "network": ("features", "ppl:0.6", replace(FEATURES, epochs=1)),
     "paper": ("features", "ppl:0.6", replace(FEATURES, method="paper")),
+    "disk": ("features", "ppl:0.6", replace(FEATURES, method="paper", pseudo_labels="disk")),
+    "sparse": ("features", "ppl:0.6", replace(FEATURES, method="paper", pseudo_labels="sparse:3")),
     "ll-cp": ("features", "ppl:0.6", replace(FEATURES, method="ll-cp")),
     "ll-r": ("features", "pal:0.4", replace(FEATURES, method="ll-r")),
     "csl": ("features", "ppl:0.6", replace(FEATURES, method="csl")),
     "role": ("features", "spl", replace(FEATURES, method="role")),
+    "few aside": ("features", "pal:0.4", replace(FEATURES, method="an")),
+    "worse": ("features", "pal:0.4", replace(FEATURES, method="ign", epochs=3, start="plain")),
     "clipped": ("features", "pal:0.4", replace(FEATURES, method="ign", clip=0.01)),
     "pictures": ("pictures", "pal:0.4", PICTURES),
     "average": ("pictures", "ppl:0.6", replace(PICTURES, options={"teacher": "average"})),
     "logicmix": ("pictures", "pal:0.4", replace(PICTURES, mix="logicmix")),
 }
+ASIDE = {"few aside": 3, "worse": 60}  # images of a validation part
 
 
 def tables(folder: Path) -> dict[str, LabelTable]:
@@ -39,11 +45,39 @@ def tables(folder: Path) -> dict[str, LabelTable]:
     return {"features": feature_table(400), "pictures": picture_table(folder, 90)}
 
 
+def upside_down(images: int) -> LabelTable:
+    """By these labels the first epoch is the best."""
+    straight = feature_table(images, seed=1)
+    return LabelTable.from_dense(1 - straight.dense(), features=straight.features)
+
+
+def remembered(run: Path) -> dict[str, torch.Tensor]:
+    """What the checkpoint of a finished run holds of each image, or says where it is."""
+    everything = distributed.Shard(0, sys.maxsize)
+    saved, rows = checkpoint.load_sharded(run / runs.CHECKPOINT, torch.device("cpu"), everything)
+    for name, facts in saved["files"].items():
+        files = [run / f"{name}-{rank}-of-{facts['ranks']}.rows" for rank in range(facts["ranks"])]
+        values = np.concatenate([np.fromfile(file, facts["dtype"]) for file in files])
+        rows[f"{name}.values"] = torch.from_numpy(values.reshape(-1, facts["labels"]))
+    columns = rows.pop("pseudo_labels.columns", None)
+    if columns is not None:  # in which order they are kept is a matter of the last digit
+        kept = rows.pop("pseudo_labels.values")
+        dense = torch.zeros(len(kept), int(columns.max()) + 2, dtype=kept.dtype)
+        rows["pseudo_labels.kept"] = dense.scatter(1, columns.long() + 1, kept)[:, 1:]
+    return rows
+
+
+def probabilities_of_few(predictor: runs.Predictor, table: LabelTable) -> np.ndarray:
+    """Of 3 images, which are not one a rank of 4."""
+    return distributed.in_parts(3, lambda rows: predictor.probabilities(table.take(rows)))
+
+
 def finish(folder: Path, name: str) -> dict[str, Any]:
-    """Losses, weights, and what was remembered of each image, of every case."""
+    """Losses, weights, what was remembered of each image and how it was judged, of every case."""
     data, ended = tables(folder / "pictures"), {}
     for case, (kind, setting, config) in CASES.items():
         known = hide(data[kind], setting, seed=1)
+        aside = upside_down(ASIDE[case]) if case in ASIDE else None
         seen: list[float] = []
         step = training.take_step
 
@@ -55,18 +89,20 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
         training.take_step = noted
         try:
             run = folder / f"{name}-{case}"
-            predictor = training.train(known, config, run, truth=data[kind], quiet=True)
+            predictor = training.train(
+                known, config, run, truth=data[kind], validation=aside, quiet=True
+            )
         finally:
             training.take_step = step
-        _, rows = checkpoint.load_sharded(
-            run / "checkpoint.pt", torch.device("cpu"), distributed.Shard(0, len(known))
-        )
+        rows = remembered(run)
         fitted = predictor.thresholds
         ended[case] = {
             "losses": torch.tensor(seen),
             "weights": predictor.model.state_dict(),
             "rows": rows,
             "thresholds": torch.tensor([] if fitted is None else fitted),
+            "few": torch.from_numpy(probabilities_of_few(predictor, known)),
+            "judged": runs.read_lines(run / runs.METRICS),
         }
     return ended
 
@@ -78,4 +114,4 @@ if __name__ == "__main__":
     if distributed.is_first():
         torch.save(ended, out / f"{name}.pt")
     distributed.wait()
-    distributed.end()
+    distributed.leave(0)

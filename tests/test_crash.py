@@ -33,6 +33,7 @@ CASES = {
     "partly": [*FEATURES, "--ema", 0.9, "--backbone", "mlp:16"],
     "role": [*FEATURES, "--method", "role"],
     "ll-cp": [*FEATURES, "--method", "ll-cp", "--set", "rate=0.01"],
+    "disk": [*FEATURES, "--method", "paper", "--pseudo-labels", "disk"],
     "pictures": ["--epochs", EPOCHS, "--batch-size", 8, "--backbone", "small:4"],
 }
 CASES["pictures"] += ["--image-size", 16, "--hide", "ppl:0.6", "--hold-out", 0.2]
@@ -84,6 +85,20 @@ def after(epochs: int, checkpoints: int = 0) -> Moment:
     return reached
 
 
+def amid(epochs: int, changes: int) -> Moment:
+    """So many epochs are done, and as many batches of rows have been overwritten since the last
+    checkpoint."""
+
+    def reached(run: Path) -> bool:
+        try:
+            journal = max((path.stat().st_size for path in run.glob("*.undo")), default=0)
+        except FileNotFoundError:  # a checkpoint came between
+            return False
+        return len(lines(run)) >= epochs and journal > changes * 32 * 6
+
+    return reached
+
+
 def kill_at(moment: Moment, run: Path, *arguments: object) -> None:
     """Start `partly`, wait for the moment, kill -9."""
     with (run.parent / "output.txt").open("ab") as output:
@@ -118,6 +133,7 @@ def result(run: Path) -> dict[str, Any]:
     return {
         "files": sorted(path.name for path in run.iterdir()),
         "weights": (run / runs.WEIGHTS).read_bytes(),
+        "rows on disk": {path.name: path.read_bytes() for path in run.glob("*.rows")},
         "metrics": [{**line, "images_per_second": None} for line in lines(run)],
         "audit": runs.read_lines(run / runs.AUDIT),
         "thresholds": json.loads((run / runs.THRESHOLDS).read_text()),
@@ -155,6 +171,18 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(folder, tmp_path, undistur
     assert bool(result(run)["audit"]) == (case in ("partly", "pictures"))
 
 
+def test_rows_on_disk_are_those_of_the_checkpoint(folder, tmp_path, undisturbed):
+    """Killed between checkpoints, which come each epoch, and then every few steps."""
+    run = tmp_path / "run"
+    arguments = ["train", data_of("disk", folder), "--out", run, "--resume", *CASES["disk"]]
+    for moment, steps in ((amid(1, 2), 0), (amid(2, 4), 7)):
+        kill_at(moment, run, *arguments, "--checkpoint-steps", steps)
+    partly_works(*arguments)
+    assert_same_end(run, undisturbed("disk"))
+    assert [*result(run)["rows on disk"]] == ["pseudo_labels-0-of-1.rows"]
+    assert not result(run)["checkpoint: rows"]
+
+
 # Dies by its own hand just before the n-th time that this file would take its place.
 DIES_WRITING = """
 import os, signal, sys
@@ -176,12 +204,18 @@ cli.main()
 
 
 @pytest.mark.parametrize(
-    ("file", "time"),
-    [(runs.CONFIG, 1), (runs.CHECKPOINT, 1), (runs.CHECKPOINT, 60), (runs.WEIGHTS, 2)],
+    ("case", "file", "time"),
+    [
+        ("ll-cp", runs.CONFIG, 1),
+        ("ll-cp", runs.CHECKPOINT, 1),
+        ("ll-cp", runs.CHECKPOINT, 60),
+        ("ll-cp", runs.WEIGHTS, 2),
+        ("disk", runs.CHECKPOINT, 60),
+    ],
 )
-def test_a_run_killed_while_it_writes(folder, tmp_path, undisturbed, file, time):
+def test_a_run_killed_while_it_writes(folder, tmp_path, undisturbed, case, file, time):
     run = tmp_path / "run"
-    arguments = ["train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"]]
+    arguments = ["train", data_of(case, folder), "--out", run, *CASES[case]]
     script = [sys.executable, "-c", DIES_WRITING, file, str(time), *map(str, arguments)]
     ended = subprocess.run(
         [*script, "--checkpoint-steps", "1"], env=environment(), capture_output=True, check=False
@@ -189,7 +223,7 @@ def test_a_run_killed_while_it_writes(folder, tmp_path, undisturbed, file, time)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not (run / runs.EVALUATION).exists()
     partly_works(*arguments, "--resume")
-    assert_same_end(run, undisturbed("ll-cp"))
+    assert_same_end(run, undisturbed(case))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +246,7 @@ def test_a_run_goes_on_with_its_own_choices_only(folder, undisturbed, more, mess
     assert files_of(run) == before
 
 
-@pytest.mark.parametrize("case", ["partly", "ll-cp"])
+@pytest.mark.parametrize("case", ["partly", "ll-cp", "disk"])
 def test_a_finished_run_that_is_resumed_stays_as_it_is(folder, undisturbed, case):
     run = undisturbed(case)
     before = files_of(run)

@@ -84,6 +84,28 @@ def test_ranks_agree_with_one(case, alone, together):
     for name, rows in one["rows"].items():
         torch.testing.assert_close(many["rows"][name].float(), rows.float(), rtol=1e-3, atol=5e-3)
     torch.testing.assert_close(many["thresholds"], one["thresholds"], rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(many["few"], one["few"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("case", "criterion"),
+    [
+        ("partly", "mAP of known labels"),
+        ("single", "AUROC of known positives against unknown"),
+        ("few aside", "mAP of known labels"),
+        ("worse", "mAP of known labels"),
+    ],
+)
+def test_ranks_judge_an_epoch_as_one_does(case, criterion, alone, together):
+    """The same epochs are kept, by the same score of images each of which one rank looks at."""
+    one, many = alone[case]["judged"], together[case]["judged"]
+    assert [line["kept"] for line in many] == [line["kept"] for line in one]
+    assert one[-1]["kept"] == (case != "worse")
+    for line, other in zip(one, many, strict=True):
+        assert line["criterion"] == other["criterion"] == criterion
+        assert other["validation_score"] == pytest.approx(line["validation_score"], abs=1e-9)
+    thresholds = [ended[case]["thresholds"] for ended in (together, alone)]
+    torch.testing.assert_close(*thresholds, rtol=1e-5, atol=1e-5)
 
 
 # --- crashes -------------------------------------------------------------------------------------
@@ -103,9 +125,7 @@ def training_of(data: Path, run: Path) -> list[object]:
 
 def end_of(run: Path) -> dict[str, Any]:
     """The weights, what is remembered of every image, and the lines of all epochs."""
-    saved, rows = checkpoint.load_sharded(
-        run / runs.CHECKPOINT, torch.device("cpu"), Shard(0, sys.maxsize)
-    )
+    saved, rows = checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu")), ranks.remembered(run)
     lines = [(line["epoch"], line["loss"]) for line in runs.read_lines(run / runs.METRICS)]
     return {"weights": runs.read_weights(run), "rows": rows, "lines": lines, "step": saved["step"]}
 
@@ -181,4 +201,19 @@ def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
     works(torchrun(4, *training_of(data, run), "--resume"))
     assert len(checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu"))["shards"]) == 4
     assert len([*run.glob("rows-*.pt")]) == 4  # what is old is gone
+    assert_same_end(run, undisturbed)
+
+
+def test_two_ranks_go_on_as_four_with_files(data, undisturbed, tmp_path):
+    """Pseudo-labels on disk: the files of two ranks, undone, become those of four."""
+    run = tmp_path / "run"
+    command = [*training_of(data, run), "--pseudo-labels", "disk"]
+    process = start(torchrun(2, *command))
+    wait_for(lambda: trained(run, 2), process)
+    kill_all(process)
+    assert len([*run.glob("*-of-2.rows")]) == 2
+    works(torchrun(4, *command, "--resume"))
+    assert sorted(path.name for path in run.glob("*-of-*")) == [
+        f"pseudo_labels-{rank}-of-4.rows" for rank in range(4)
+    ]
     assert_same_end(run, undisturbed)

@@ -1,106 +1,12 @@
-"""Pseudo-labels: the store, the posterior update, the collapse it prevents, the audit."""
-
-from typing import Any
+"""Pseudo-labels: the posterior update, the collapse it prevents, the audit."""
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor
 
-from partly.errors import ConfigError
 from partly.labels import LabelTable
 from partly.pseudo import PseudoLabels, audit, chance_of_single, posterior
-
-# The largest distance between a number in [0, 1] and the nearest one the store can hold.
-ROUNDING = {"float16": 2.0**-12, "uint8": 0.5 / 255}
-BYTES = {"float16": 2, "uint8": 1}
-STORES = pytest.mark.parametrize("dtype", sorted(ROUNDING))
-
-
-# The store
-
-
-@STORES
-def test_start_is_one_number_or_one_a_label(dtype: str) -> None:
-    rows = torch.arange(3)
-    assert (PseudoLabels(3, 4, start=1.0, dtype=dtype).get(rows) == 1).all()
-    priors = np.array([0.1, 0.5, 0.25, 0.0])
-    started = PseudoLabels(3, 4, start=priors, dtype=dtype).get(rows)
-    assert started.dtype == torch.float32
-    assert started.shape == (3, 4)
-    assert np.abs(started.numpy() - priors).max() <= ROUNDING[dtype] + 1e-7
-    assert PseudoLabels(3, 4, dtype=dtype).values.element_size() == BYTES[dtype]
-
-
-@STORES
-@given(st.lists(st.floats(0, 1, width=32), min_size=1, max_size=8))
-def test_rounding(dtype: str, numbers: list[float]) -> None:
-    store = PseudoLabels(1, len(numbers), dtype=dtype)
-    store.update(torch.tensor([0]), torch.tensor([numbers]))
-    error = store.get(torch.tensor([0])) - torch.tensor([numbers])
-    assert error.abs().max() <= ROUNDING[dtype] + 1e-7
-
-
-@STORES
-def test_update_changes_what_it_is_told(dtype: str) -> None:
-    store = PseudoLabels(4, 3, start=0.2, dtype=dtype)
-    rows = torch.tensor([3, 1])
-    values = torch.tensor([[0.9, 0.8, 0.7], [0.0, 0.5, 1.0]])
-    which = torch.tensor([[True, False, True], [False, True, True]])
-    before = store.get(torch.arange(4))
-    store.update(rows, values, which)
-    expected = before.clone()
-    expected[rows] = torch.where(which, values, 0.2)
-    assert (store.get(torch.arange(4)) - expected).abs().max() <= ROUNDING[dtype] + 1e-6
-    store.update(rows, values)
-    expected[rows] = values
-    assert (store.get(torch.arange(4)) - expected).abs().max() <= ROUNDING[dtype] + 1e-6
-    assert (store.get(torch.tensor([0, 2])) == before[[0, 2]]).all()
-
-
-@STORES
-@pytest.mark.parametrize("which", [None, torch.ones(1, 4, dtype=torch.bool)])
-def test_a_diverged_step_leaves_the_store_as_it_was(dtype: str, which: Tensor | None) -> None:
-    store = PseudoLabels(1, 4, start=0.25, dtype=dtype)
-    before = store.get(torch.tensor([0]))
-    values = torch.tensor([[torch.nan, torch.inf, -torch.inf, 0.75]])
-    store.update(torch.tensor([0]), values, which)
-    after = store.get(torch.tensor([0]))
-    assert (after[0, :3] == before[0, :3]).all()
-    assert after[0, 3] == pytest.approx(0.75, abs=ROUNDING[dtype])
-
-
-@STORES
-def test_no_gradient_and_no_half_precision_leaks_out(dtype: str) -> None:
-    store = PseudoLabels(2, 2, dtype=dtype)
-    store.update(torch.arange(2), torch.full((2, 2), 0.25, requires_grad=True).bfloat16())
-    believed = store.get(torch.arange(2))
-    assert not believed.requires_grad
-    assert believed.dtype == torch.float32
-
-
-@STORES
-def test_state_round_trip(dtype: str) -> None:
-    store, other = (PseudoLabels(5, 3, dtype=dtype) for _ in range(2))
-    store.update(torch.arange(5), torch.rand(5, 3, generator=torch.Generator().manual_seed(0)))
-    other.load_state_dict({name: value.clone() for name, value in store.state_dict().items()})
-    assert other.values.equal(store.values)
-    assert other.get(torch.arange(5)).equal(store.get(torch.arange(5)))
-
-
-@pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"dtype": "int4"}, "float16 or uint8, not 'int4'"),
-        ({"start": 1.5}, r"in \[0, 1\], not at 1.5"),
-    ],
-)
-def test_settings_that_make_no_sense(settings: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(ConfigError, match=sentence):
-        PseudoLabels(1, 1, **settings)
-
 
 # The posterior
 

@@ -237,9 +237,16 @@ def shards(world, seed=0):
     return [(scores[a:b], labels[a:b]) for a, b in pairwise(edges)]
 
 
-def attempt(*given, **options):
+def selections(labels):
+    """Labels [n, L] that are judged by AP, one of them without a negative, and by AUROC."""
+    some = labels.copy()
+    some[:, 3] = np.where(some[:, 3] == 0, -1, some[:, 3])
+    return {"by AP": some, "by AUROC": np.where(labels == 1, labels, -1)}
+
+
+def attempt(*given, how=ranking.sharded_average_precision, **options):
     try:
-        return ranking.sharded_average_precision(*given, **options)
+        return how(*given, **options)
     except DataError as error:
         return error.problems
 
@@ -260,8 +267,17 @@ def answers_of_rank(rank, world, folder):
         "fault": attempt(scores if not last else scores * nan, labels),
         "columns": attempt(scores[:, : 8 if last else 9], labels[:, : 8 if last else 9]),
     }
-    metrics.BLOCK, metrics.NARROWEST = 1, 1  # one label a rank and round
+    for blocks in ("", " in rounds"):
+        answers["thresholds" + blocks] = ranking.sharded(
+            metrics.tune_thresholds, np.abs(scores).astype(np.float32), labels
+        )
+        for name, judged in selections(labels).items():
+            answers[name + blocks] = ranking.sharded_select_scores(scores, judged)
+        metrics.BLOCK, metrics.NARROWEST = 1, 1  # one label a rank and round
     answers["rounds"] = attempt(scores, labels)
+    answers["fault of labels"] = attempt(
+        scores, labels + 5 * last, how=ranking.sharded_select_scores
+    )
     first_two = dist.new_group([0, 1]) if world == 4 else None
     if first_two and rank < 2:
         answers["group"] = attempt(scores, labels, group=first_two)
@@ -303,12 +319,29 @@ def test_ranks_agree_on_what_one_array_gives(world, tmp_path):
             assert "labels: give all of them the same columns" in answers["columns"][0]
         if "group" in answers:
             same(answers["group"], metrics.average_precision(scores[:90], labels[:90]))
+        for blocks in ("", " in rounds"):
+            fitted = metrics.tune_thresholds(np.abs(scores).astype(np.float32), labels)
+            np.testing.assert_array_equal(answers["thresholds" + blocks], fitted)
+            for name, judged in selections(labels).items():
+                values, criterion = metrics.select_scores(scores, judged)
+                assert criterion in ranking.CRITERIA
+                assert np.isnan(values[3]) == (name == "by AP")
+                np.testing.assert_array_equal(answers[name + blocks][0], values)
+                assert answers[name + blocks][1] == criterion
+        if world != 2:
+            fault = answers["fault of labels"][0]
+            assert fault.startswith(f"rank {world - 1}: labels must be 1, 0 or -1")
 
 
 def test_without_other_ranks_it_is_the_plain_metric():
     scores, labels = draw()
     expected = metrics.average_precision(scores, labels)
     np.testing.assert_array_equal(ranking.sharded_average_precision(scores, labels), expected)
+    for judged in selections(labels).values():
+        values, criterion = metrics.select_scores(scores, judged)
+        found = ranking.sharded_select_scores(scores, judged)
+        np.testing.assert_array_equal(found[0], values)
+        assert found[1] == criterion
 
 
 @pytest.mark.parametrize(("count", "ranks", "images"), [(600, 4, 125_436), (3, 4, 9), (0, 2, 9)])

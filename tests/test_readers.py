@@ -92,6 +92,32 @@ def test_npz_validation_and_ids(npz: Callable[..., Path]) -> None:
     assert parts["validation"].known == 0
 
 
+def test_npz_of_entries(npz: Callable[..., Path]) -> None:
+    entries = np.array([[0, 7, 1], [4, 2, 0], [0, 3, 1]])
+    path = npz(Y_train=None, Y_test=None, E_train=entries, E_test=np.array([[2, 9]]))
+    table = read(path)
+    expected = np.full((8, 10), -1)
+    expected[[0, 4, 0, 7], [7, 2, 3, 9]] = [1, 0, 1, 1]
+    assert (table.dense() == expected).all()
+    assert table.splits.tolist() == ["train"] * 5 + ["test"] * 3
+    named = npz(Y_train=None, Y_test=None, E_train=entries, names=np.array(list("abcdefghijkl")))
+    assert read(named).names == tuple("abcdefghijkl")
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"E_train": np.zeros((2, 4), int)}, "E_train is int64 of shape (2, 4)"),
+        ({"E_train": np.zeros((2, 2))}, "E_train is float64"),
+        ({"E_train": np.array([[5, 0]])}, "E_train has rows outside 0 … 4"),
+        ({"E_train": np.array([[0, 0]]), "Y_test": np.zeros((3, 10))}, "Y_test stands beside"),
+        ({"E_train": np.array([[0, 0, 2]])}, "a known label is 1 or 0"),
+    ],
+)
+def test_npz_of_entries_refuses(npz: Callable[..., Path], given: dict, sentence: str) -> None:
+    refuses(npz(**({"Y_train": None, "Y_test": None} | given)), sentence)
+
+
 def test_npz_with_one_part_only(npz: Callable[..., Path]) -> None:
     assert len(read(npz(X_test=None, Y_test=None))) == 5
     assert read(npz(X_train=None, Y_train=None)).splits.tolist() == ["test"] * 3

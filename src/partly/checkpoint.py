@@ -28,13 +28,14 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        raise RunError(f"cannot write {path}: {_reason(error)}") from None
+        raise RunError(f"cannot write {path}: {reason(error)}") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def _reason(error: Exception) -> str:
+def reason(error: Exception) -> str:
+    """What went wrong, in the system's words."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -63,7 +64,7 @@ def read_json(path: Path) -> Any:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"cannot read {path}: {_reason(error)}") from None
+        raise RunError(f"cannot read {path}: {reason(error)}") from None
 
 
 def append_line(path: Path, record: Mapping[str, Any]) -> None:
@@ -72,7 +73,7 @@ def append_line(path: Path, record: Mapping[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
     except OSError as error:
-        raise RunError(f"cannot write {path}: {_reason(error)}") from None
+        raise RunError(f"cannot write {path}: {reason(error)}") from None
 
 
 def save(path: Path, state: dict[str, Any]) -> None:
@@ -85,7 +86,7 @@ def load(path: Path, device: torch.device) -> dict[str, Any]:
     try:
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as error:
-        raise RunError(f"cannot read checkpoint {path}: {_reason(error)}") from None
+        raise RunError(f"cannot read checkpoint {path}: {reason(error)}") from None
 
 
 def save_sharded(
@@ -142,6 +143,6 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunError(f"cannot create folder {path}: {_reason(error)}") from None
+        raise RunError(f"cannot create folder {path}: {reason(error)}") from None
     if not os.access(path, os.W_OK):
         raise RunError(f"cannot write into folder {path}: permission denied")

@@ -30,25 +30,36 @@ app = typer.Typer(
 
 def main() -> None:
     """Run a command. Bad input ends with one clear message and exit code 2, never a traceback."""
+    code = _run()
+    if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun has started several
+        from partly import distributed
+
+        distributed.leave(code)
+    sys.exit(code)
+
+
+def _run() -> int:
+    """The exit code of a command."""
     try:
         app(prog_name="partly")
     except ToldElsewhere:
-        sys.exit(2)
+        return 2
     except PartlyError as error:
         for problem in error.problems:
             print(f"partly: {problem}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except RuntimeError as error:
         from partly import distributed
 
         if not distributed.is_lost(error):
             raise
         print("partly: another rank is gone; torchrun --max-restarts goes on", file=sys.stderr)
-        sys.exit(1)
+        return 1
     except SystemExit as end:
         if end.code == INTERRUPTED:
             print("partly: interrupted; what was finished is kept", file=sys.stderr)
-        raise
+        return int(end.code or 0)
+    return 0
 
 
 HIDING = (
@@ -119,6 +130,13 @@ BatchNorm = Annotated[
     str | None,
     typer.Option(help="train, or keep the statistics of pretrained weights [as the method picks]"),
 ]
+Compile = Annotated[
+    bool | None,
+    typer.Option(
+        "--compile/--no-compile",
+        help="torch.compile the model: faster steps after a minute or two of preparation [no]",
+    ),
+]
 Amp = Annotated[str | None, typer.Option(help="bfloat16: auto, on or off [auto]")]
 Backbone = Annotated[
     str | None,
@@ -129,6 +147,13 @@ Weights = Annotated[
     typer.Option(
         help="a file (safetensors or a plain state dict), pretrained (of partly[weights] or timm's "
         "hub), none, or auto: pretrained where there are any [auto]"
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        help="full, or sampled: for very many labels, a step computes and changes those that are "
+        "known in its batch and a share q of the others (--set q=0.01) [full]"
     ),
 ]
 HeadOnly = Annotated[
@@ -158,6 +183,13 @@ Mix = Annotated[str | None, typer.Option(help="none, logicmix or mixup-pme [none
 Finish = Annotated[
     str | None,
     typer.Option(help="none, or cft: tune each label's row of the head alone at the end [none]"),
+]
+KeptIn = Annotated[
+    str | None,
+    typer.Option(
+        help="where those that a method remembers are kept: memory; disk: a file in the run's "
+        "folder; sparse or sparse:16: the 64 or 16 entries of an image that say most [memory]"
+    ),
 ]
 ImageSize = Annotated[int | None, typer.Option(help="images become this square [448]")]
 Standardise = Annotated[
@@ -387,9 +419,11 @@ def train(
     clip: Clip = None,
     ema: Ema = None,
     batch_norm: BatchNorm = None,
+    compile: Compile = None,
     amp: Amp = None,
     backbone: Backbone = None,
     weights: Weights = None,
+    head: Head = None,
     head_only: HeadOnly = None,
     linear_start: LinearStart = None,
     image_size: ImageSize = None,
@@ -401,6 +435,7 @@ def train(
     standardise: Standardise = None,
     start: Start = None,
     expected_positives: ExpectedPositives = None,
+    pseudo_labels: KeptIn = None,
     finish: Finish = None,
     hold_out: Annotated[
         float | None,
@@ -466,6 +501,10 @@ def predict(
         Path, typer.Argument(help="an image, a folder or tar of images, or a data set")
     ],
     out: Annotated[Path, typer.Option(help="CSV to write")] = Path("scores.csv"),
+    top: Annotated[
+        int | None,
+        typer.Option(min=1, help="only the likeliest labels: a line each, id, label, probability"),
+    ] = None,
     format: Format = None,
     read: Read = None,
     on_bad_image: OnBadImage = None,
@@ -480,7 +519,7 @@ def predict(
     from partly.workflow import predict_run
 
     source = _source(images, arguments)
-    count = predict_run(run, source, out, device=device or "auto", say=_say)
+    count = predict_run(run, source, out, top=top, device=device or "auto", say=_say)
     _say(f"{'1 image' if count == 1 else f'{count:,} images'} -> {out}")
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import methods, models
+from partly import methods, models, stores
 from partly.data import Look
 from partly.errors import PartlyError
 from partly.labels import LabelTable
@@ -48,6 +48,7 @@ WORDS = {
     "batch_norm": ("train", "keep"),
     "mix": MIXES,
     "finish": ("none", "cft"),
+    "head": ("full", "sampled"),
 }
 # What a method may choose (`Method.picks`) where the user does not, and what holds otherwise.
 USUAL: Mapping[str, Any] = {
@@ -76,9 +77,11 @@ class Config:
     clip: float = 0.0  # largest norm of the gradient; 0 is off
     ema: float | None = None  # decay of the average of weights, 0 is off; None: as the method picks
     batch_norm: str | None = None  # train, or keep the statistics of pretrained weights; None: same
+    compile: bool = False  # torch.compile: faster steps after a minute of preparation
     amp: str = "auto"  # auto: bfloat16 on a GPU that has it; on, off
     backbone: str | None = None  # None: linear on features, resnet50 on images
     weights: str = "auto"  # a file, auto, pretrained or none: see models.load_pretrained
+    head: str = "full"  # or sampled: a step computes and changes a share q of the labels
     head_only: bool = False  # the backbone stays as it is, and is asked once about each image
     linear_start: bool = False  # train the head alone first, as head_only does
     image_size: int = 448
@@ -90,6 +93,7 @@ class Config:
     standardise: bool = True  # scale each feature by its mean and deviation
     start: str = "prior"  # the head begins at the class priors, or at random: plain
     expected_positives: float | None = None  # per image, where the user knows it
+    pseudo_labels: str = "memory"  # where a method keeps those it has: see `stores`
     finish: str = "none"  # cft: tune each label's row of the head alone, at the end: see category
     hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
     checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
@@ -117,11 +121,31 @@ class Config:
             value = getattr(self, name)
             if value not in allowed and not (value is None and getattr(Config, name) is None):
                 yield f"{name} is one of {', '.join(allowed)}, not '{value}'"
+        yield from stores.problems(self.pseudo_labels)
         yield from self.look.problems()
         if self.head_only and self.linear_start:
             yield "head_only never trains the backbone: there is nothing for linear_start to start"
         if self.head_only and self.mix != "none":
             yield "head_only looks at each image by itself: it cannot mix them"
+
+        if self.head == "sampled":
+            yield from self._against_sampling()
+
+    def _against_sampling(self) -> Iterator[str]:
+        """Why a head cannot be sampled with these choices."""
+        usual = methods.get(self.method).options.get("q", 1)
+        if str(self.options.get("q", usual)) in methods.ONES:
+            able = [name for name in methods.available() if "q" in methods.get(name).options]
+            yield (
+                "head sampled computes a share q of the labels a step: set q below 1, such as "
+                f"q=0.01, with one of the methods {', '.join(able)}"
+            )
+        unfit = {"optimiser": "adam", "mix": "none", "finish": "none", "linear_start": False}
+        for name, value in unfit.items():
+            if getattr(self, name) != value:
+                yield f"head sampled goes with {name} {value}, not with {getattr(self, name)}"
+        if self.ema:
+            yield "head sampled keeps no average of the weights: leave ema open or set it to 0"
 
     def _wrong_kinds(self) -> Iterator[str]:
         """Choices that are not even of the right kind, as a recipe or a script may hold them."""

@@ -129,6 +129,13 @@ def split_into_chunks(rows: np.ndarray, size: int) -> Chunks:
     return np.array_split(rows, max(1, -(-len(rows) // size)))
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """On the device, without waiting for what it is still busy with."""
+    if device.type != "cuda":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
 class FeatureInputs:
     """Rows of a feature matrix, held on the device."""
 
@@ -138,7 +145,7 @@ class FeatureInputs:
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         for chunk in chunks:
             rows = torch.from_numpy(chunk)
-            yield rows, self.features[rows.to(self.features.device)]
+            yield rows, self.features[sent(rows, self.features.device)]
 
 
 class ImageInputs:

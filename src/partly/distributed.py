@@ -14,6 +14,9 @@ anything. Letters: W ranks, B images of a batch, L labels.
 
 import inspect
 import os
+import sys
+import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -57,8 +60,15 @@ def launched() -> bool:
 
 
 def restarted() -> bool:
-    """Whether torchrun has started the ranks again because some died."""
-    return _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
+    """Whether torchrun has started ranks again because some died; every rank is told the same.
+
+    Those of a machine that has just come, in the place of a dead one, are there for the first time.
+    """
+    again: list[Any] = [_number("TORCHELASTIC_RESTART_COUNT", 0) > 0]
+    if world() > 1:
+        own, again = again[0], [None] * world()
+        dist.all_gather_object(again, own)
+    return any(again)
 
 
 def device_name(name: str) -> str:
@@ -79,11 +89,35 @@ def begin(device: str) -> None:
     try:
         store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
         # Ranks that are started again find what the dead ones left: they must not call those.
-        store = dist.PrefixStore(f"start-{_number('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        store = dist.PrefixStore(_name_of_meeting(store, own, count), store)
         backend = "nccl" if on_gpu else "gloo"
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
+
+
+def _name_of_meeting(store: dist.Store, own: int, count: int) -> str:
+    """A name that the ranks which are alive agree on, and that no dead one has known.
+
+    torchrun gives them none: how often ranks were started differs between machines of which one
+    came later. Each other rank asks with a name of its own, which nobody has used before; the first
+    answers whatever is asked, the questions of the dead too, until as many have thanked.
+    """
+    name = uuid.uuid4().hex
+    if own > 0:
+        store.set(f"question-{own}", name)
+        name = store.get(f"answer-{name}").decode()  # waits for it
+        store.add(f"thanks-{name}", 1)
+        return name
+    began = time.monotonic()
+    while store.add(f"thanks-{name}", 0) < count - 1:
+        if time.monotonic() - began > PATIENCE.total_seconds():
+            raise RuntimeError(f"of {count} not all came within {PATIENCE}")
+        for other in range(1, count):
+            if store.check([f"question-{other}"]):
+                store.set(f"answer-{store.get(f'question-{other}').decode()}", name)
+        time.sleep(0.01)
+    return name
 
 
 def is_lost(error: BaseException) -> bool:
@@ -92,9 +126,27 @@ def is_lost(error: BaseException) -> bool:
 
 
 def end() -> None:
-    """Part from the other ranks."""
+    """Part from the other ranks, all of which come here."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def leave(code: int) -> None:
+    """Part from the other ranks and end this process with an exit code. Alone, it does nothing."""
+    if not dist.is_initialized():
+        return
+    if code == 0:  # one that failed would wait for what it has begun with others, who wait for it
+        end()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Not by the interpreter's own end, at which a thread of gloo may still be there: that aborts,
+    # and torchrun takes the whole run for failed.
+    os._exit(code)
+
+
+def _on_gpu() -> bool:
+    """Whether what the ranks send each other lies on GPUs."""
+    return "nccl" in str(dist.get_backend())
 
 
 def same(make: Callable[[], Result]) -> Result:
@@ -120,7 +172,8 @@ def same(make: Callable[[], Result]) -> Result:
 def wait() -> None:
     """Until every rank is here."""
     if world() > 1:
-        dist.barrier()
+        # Named, or NCCL warns that it has had to guess.
+        dist.barrier(device_ids=[torch.cuda.current_device()] if _on_gpu() else None)
 
 
 # --- a batch -------------------------------------------------------------------------------------
@@ -179,10 +232,14 @@ def own_slice(batch: Tensor) -> Tensor:
 
 def in_parts(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """work(rows) of all rows, each rank doing a part of them; the whole is known to all."""
-    mine = work(own_part(np.arange(count)))
+    rows = own_part(np.arange(count))
     if world() == 1:
-        return mine
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        return work(rows)
+    # Where ranks are more than rows, those without any learn from the first what rows look like.
+    found = work(rows) if len(rows) or rank() == 0 else None
+    shape = same(lambda: None if found is None else found[:0])
+    mine = shape if found is None else found
+    device = "cuda" if _on_gpu() else "cpu"
     return whole(torch.from_numpy(mine).to(device), count).cpu().numpy()
 
 
@@ -192,7 +249,7 @@ def in_parts(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray
 def wrap(model: nn.Module, device: torch.device) -> nn.Module:
     """The model whose gradients are added up over ranks, while others are still computed; its batch
     norms, in place, are taken over the whole batch. With one rank, the model itself."""
-    if world() == 1:
+    if world() == 1 or not any(weight.requires_grad for weight in model.parameters()):
         return model
     synchronise_batch_norms(model)
     devices = [device] if device.type == "cuda" else None
@@ -210,6 +267,13 @@ def _add_up(_: None, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """By itself it would take the mean; but each rank's gradient is a part of the whole."""
     sending = dist.all_reduce(bucket.buffer(), async_op=True)
     return sending.get_future().then(lambda done: done.value()[0])
+
+
+def add_up(values: Tensor) -> Tensor:
+    """The sum over ranks, in place."""
+    if world() > 1:
+        dist.all_reduce(values)
+    return values
 
 
 class _Sum(torch.autograd.Function):

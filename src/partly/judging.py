@@ -15,14 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import category, checkpoint, distributed, draws, methods, metrics, pseudo, runs
+from partly import (
+    category,
+    checkpoint,
+    distributed,
+    draws,
+    methods,
+    metrics,
+    pseudo,
+    ranking,
+    runs,
+)
 from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
-from partly.labels import LabelTable
+from partly.labels import POSITIVE, LabelTable
 from partly.progress import silent
 from partly.starting import State
 
 UNTUNED = "untuned.safetensors"  # in a run's folder: the head before its rows were tuned
+FIRST = 5  # labels of an image that are looked at, where there are very many
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
 
@@ -46,17 +57,23 @@ def drawn_aside(images: int, config: Config) -> np.ndarray:
 
 @dataclass
 class Judge:
-    """Scores an epoch on held-out images, by their known labels only."""
+    """Scores an epoch on held-out images, by their known labels only.
+
+    table: all of the images. own: those that this rank looks at, and their labels [n, L]: no rank
+    holds the logits or the labels of all. Where a head is sampled even they would be too many:
+    then labels is None, and what counts is the labels that come first.
+    """
 
     predictor: runs.Predictor
     table: LabelTable
-    labels: np.ndarray
+    own: LabelTable
+    labels: np.ndarray | None
 
     def logits(self) -> np.ndarray:
-        """Of all images, each rank looking at a part of them."""
-        return distributed.in_parts(
-            len(self.table), lambda rows: self.predictor.logits(self.table.take(rows))
-        )
+        """Of this rank's images [n, L]; none where ranks are more than images."""
+        if not len(self.own) and self.labels is not None:
+            return np.zeros(self.labels.shape, np.float32)
+        return self.predictor.logits(self.own)
 
 
 def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
@@ -64,7 +81,32 @@ def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
     if validation is None:
         return None
     table = validation.reorder(state.training.table.names, "the validation part")
-    return Judge(predictor(state, runs.describe(table, state.config)), table, table.dense())
+    own = table.take(distributed.own_part(np.arange(len(table))))
+    labels = own.dense() if state.sampled is None else None
+    return Judge(predictor(state, runs.describe(table, state.config)), table, own, labels)
+
+
+def scores(judge: Judge) -> tuple[np.ndarray, str]:
+    """How good the weights are now on all images, a number a label [L], and by what criterion;
+    where labels are very many, a number an image [N]."""
+    if judge.labels is not None:
+        return ranking.sharded_select_scores(judge.logits(), judge.labels)
+    top = first_labels(judge.predictor, judge.table)
+    hits = ranking.among(top, ranking.entries(judge.table, POSITIVE))
+    return hits.mean(axis=1), f"known positives among the first {FIRST} labels"
+
+
+def first_labels(predictor: runs.Predictor, table: LabelTable) -> np.ndarray:
+    """The likeliest labels of each image, as columns [N, FIRST], each rank looking at a part."""
+    return distributed.in_parts(len(table), lambda own: predictor.top(table.take(own), FIRST)[0])
+
+
+def thresholds(judge: Judge, result: runs.Predictor) -> np.ndarray | None:
+    """The best threshold of each label [L] on all images; None where labels are very many."""
+    if judge.labels is None:
+        return None
+    probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
+    return ranking.sharded(metrics.tune_thresholds, probabilities, judge.labels)
 
 
 def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
@@ -72,7 +114,7 @@ def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Pat
 
     On few images the best of many epochs is a matter of chance, and the later has learnt more.
     """
-    values, criterion = metrics.select_scores(judge.logits(), judge.labels)
+    values, criterion = scores(judge)
     score = float(np.nanmean(values)) if np.isfinite(values).any() else math.nan
     metric["validation_score"] = score if np.isfinite(score) else None
     metric["criterion"] = criterion
@@ -136,8 +178,7 @@ def finish(
         tune_rows(state, judge, folder, say)
     result = predictor(state, record)
     if judge is not None:
-        probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
-        result.thresholds = metrics.tune_thresholds(probabilities, judge.labels)
+        result.thresholds = thresholds(judge, result)
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
         checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
@@ -156,8 +197,8 @@ def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[st
             runs.write_weights(folder, head.state_dict(), UNTUNED)
         else:
             head.load_state_dict(before)
-    labels = table.dense()
-    if not (category.has_both(labels) & category.has_both(judge.labels)).any():
+    labels, answers = table.dense(), judge.table.dense()
+    if not (category.has_both(labels) & category.has_both(answers)).any():
         say("cft left the model as it is: no label has known positives and negatives to judge by")
         return
     look, workers = state.config.look, state.config.workers
@@ -168,7 +209,7 @@ def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[st
         head.weight.detach(),
         head.bias.detach(),
         features_seen(state, others, len(judge.table)),
-        judge.labels,
+        answers,
     )
     head.load_state_dict({"weight": tuned.weight, "bias": tuned.bias})
     count = f"{tuned.changed.sum():,} of {len(table.names):,} labels"

@@ -238,15 +238,40 @@ class LabelTable:
         """The row of every known entry [K]."""
         return np.repeat(np.arange(len(self), dtype=np.int64), np.diff(self.indptr))
 
-    def dense(self, rows: np.ndarray | slice | None = None) -> np.ndarray:
-        """The int8 block [len(rows), L] of these rows, or of all."""
+    def dense(
+        self, rows: np.ndarray | slice | None = None, columns: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The int8 block [len(rows), L] of these rows, or of all; [len(rows), C] of some columns.
+
+        columns [C]: ascending.
+        """
         rows = np.arange(len(self))[slice(None) if rows is None else rows]
-        positions, lengths = self._positions(rows)
-        block = np.full((len(rows), len(self.names)), UNKNOWN, dtype=np.int8)
-        block[np.repeat(np.arange(len(rows)), lengths), self.indices[positions]] = self.values[
-            positions
-        ]
+        width = len(self.names) if columns is None else len(columns)
+        block = np.full((len(rows), width), UNKNOWN, dtype=np.int8)
+        places, values = self.cells(rows, columns)
+        block.reshape(-1)[places] = values
         return block
+
+    def cells(
+        self, rows: np.ndarray, columns: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The known entries of `dense(rows, columns)`: where they stand in it, read line by line,
+        and their values."""
+        positions, lengths = self._positions(rows)
+        lines, found, values = (
+            np.repeat(np.arange(len(rows)), lengths),
+            self.indices[positions],
+            self.values[positions],
+        )
+        if columns is None:
+            return lines * len(self.names) + found, values
+        places = np.searchsorted(columns, found)
+        here = columns[np.minimum(places, len(columns) - 1)] == found
+        return (lines * len(columns) + places)[here], values[here]
+
+    def known_columns(self, rows: np.ndarray) -> np.ndarray:
+        """The label of each known entry of these rows."""
+        return self.indices[self._positions(rows)[0]]
 
     def take(self, rows: np.ndarray) -> "LabelTable":
         """The table of these rows only, in this order."""

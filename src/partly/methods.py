@@ -14,20 +14,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import draws, losses
+from partly import draws, losses, stores
 from partly.distributed import Shard
 from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
+from partly.losses import fused
 from partly.losses.common import attend
 from partly.mixing import Mixture
 from partly.propensity import Propensity
-from partly.pseudo import PseudoLabels, chance_of_single, posterior
+from partly.pseudo import PseudoLabels, chance_of_single, posterior, tilt
+from partly.sampled import TILT
 from partly.schedules import ramp
 
 
@@ -38,6 +41,9 @@ class Batch:
     mixture: what the images are mixed from, where they are, and then own [B, L]: the labels each
     row has by itself. teacher: logits [B, L] of another model, of the images unmixed, where the
     method asked for one.
+
+    columns [C]: where a step is about some of the labels only. Then everything here is [B, C], and
+    chance [L] is that of an unknown entry to be there (`sampled`).
     """
 
     rows: Tensor
@@ -46,10 +52,12 @@ class Batch:
     mixture: Mixture | None = None
     own: Tensor | None = None
     teacher: Tensor | None = None
+    columns: Tensor | None = None
+    chance: Tensor | None = None
 
     def recall(self, store: PseudoLabels) -> Tensor:
         """What was believed of these images [B, L]; of a mixed one, what follows from its parts."""
-        return self.of_mixed(store.get(self.rows))
+        return self.of_mixed(store.get(self.rows, self.columns))
 
     def of_mixed(self, beliefs: Tensor) -> Tensor:
         """What is believed of the images as they are mixed, from beliefs of each alone [B, L]."""
@@ -61,12 +69,16 @@ class Batch:
         """The same as if no label were known: what the images alone make one believe."""
         return replace(self, own=torch.full_like(self.labels, UNKNOWN)).of_mixed(beliefs)
 
+    def of_labels(self, values: Tensor) -> Tensor:
+        """What there is for each label [L], of those that the step is about."""
+        return values if self.columns is None else values[self.columns]
+
     def remember(self, store: PseudoLabels, values: Tensor, which: Tensor | None = None) -> None:
         """Keep what was seen; a mixed image says nothing about a single one."""
         if self.mixture is not None:
             untouched = self.mixture.untouched.expand_as(values)
             which = untouched if which is None else which & untouched
-        store.update(self.rows, values, which)
+        store.update(self.rows, values, which, self.columns)
 
 
 Step = Callable[[Tensor, Batch], Tensor]
@@ -95,6 +107,8 @@ class Training:
     audited: bool = (
         False  # whether pseudo-labels are to be remembered, to compare them with a truth
     )
+    keep: str = "memory"  # where pseudo-labels are: see `stores`
+    folder: Path | None = None  # of the run, where it has one
     stores: dict[str, Store] = field(default_factory=dict)
     estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
     teacher: str = "self"  # or whose logits the step asks for: the "average", or a "network"
@@ -109,16 +123,33 @@ class Training:
     def expected_positives(self) -> float:
         return self.propensity.expected_positives
 
-    def pseudo_labels(self, **settings: Any) -> PseudoLabels:
-        """A new store of pseudo-labels, kept in the checkpoint."""
-        images, labels = len(self.table), len(self.table.names)
-        store = PseudoLabels(images, labels, device=self.device, **settings)
-        self.stores["pseudo_labels"] = store
+    def pseudo_labels(
+        self, name: str = "pseudo_labels", start: float | np.ndarray | None = None, **settings: Any
+    ) -> PseudoLabels:
+        """A new store of pseudo-labels, kept with the checkpoint.
+
+        start: what is believed at first and, in a sparse store, of all that is not kept. None: ½,
+        as in the paper; in a sparse store the class priors.
+        """
+        if start is None:
+            start = self.propensity.priors if stores.is_sparse(self.keep) else 0.5
+        store = stores.open_store(
+            self.keep,
+            len(self.table),
+            len(self.table.names),
+            folder=self.folder,
+            name=name,
+            start=start,
+            device=self.device,
+            **settings,
+        )
+        self.stores[name] = store
         return store
 
     def pick(self, batch: Batch, q: float) -> Tensor | None:
-        """The share q of the entries, drawn anew for each image and epoch; None means all."""
-        if q >= 1:
+        """The share q of the entries, drawn anew for each image and epoch; None means all, or that
+        the step is about a share already."""
+        if q >= 1 or batch.columns is not None:
             return None
         columns = torch.arange(batch.labels.shape[1], device=batch.rows.device)
         draw = draws.uniform(self.seed, draws.PICK, batch.epoch, batch.rows[:, None], columns)
@@ -165,6 +196,7 @@ class Method:
         one = replace(
             training, table=training.table.take(np.arange(1)), stores={}, estimates=None, notes=[]
         )
+        one = replace(one, folder=None)  # what is rehearsed leaves nothing there
         labels = torch.from_numpy(one.table.dense()).to(one.device)
         row = torch.zeros(1, dtype=torch.int64, device=one.device)
         try:
@@ -257,7 +289,7 @@ def from_loss(name: str, summary: str, loss: Callable[..., Tensor], **more: Any)
     keywords = _keywords(loss)
     filled = [word for word in ("epoch", "expected_positives", "priors") if word in keywords]
     fixed = loss.keywords if isinstance(loss, partial) else {}
-    taken = {*filled, *fixed, "reduction", "flipped"}
+    taken = {*filled, *fixed, "reduction", "flipped", "backend"}
     options = {word: value for word, value in keywords.items() if word not in taken}
 
     def make(training: Training, **chosen: Any) -> Step:
@@ -299,7 +331,7 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
             f"a prior on the head, {strength:.2g}·|W|² beside the likelihood of all entries, "
             "for labels with few known positives",
         )
-    if kind in ("linear", "mlp"):
+    if kind in ("linear", "mlp") or config.head == "sampled":
         return
     if config.ema is None or config.ema > 0:
         yield Pick("ema", 0.99, "an average of steps generalises better than the last one")
@@ -343,7 +375,7 @@ def _partly(
         training.notes.append("gamma changes nothing without share=known or share=all")
     plain = (str(weight), str(q), share) in ((one, two, "off") for one in ONES for two in ONES)
     training.teacher = choose_teacher(training, teacher, plain)
-    known = training.propensity
+    known, labels = training.propensity, len(training.table.names)
     by_image = known.single and len(training.table) >= MANY
     if by_image:
         training.notes.append("partly takes c₊ to be smaller where an image has more positives")
@@ -372,40 +404,75 @@ def _partly(
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         trust = ramp(weight, batch.epoch, training.epochs)
-        taken = ramp(q, batch.epoch, training.epochs)
-        alpha, beta = losses.balance(batch.labels, gamma, share)
+        taken = 1.0 if batch.columns is not None else ramp(q, batch.epoch, training.epochs)
         taught = batch.teacher is not None
         believed = batch.teacher if batch.teacher is not None else logits.detach()
-        seen = batch.own if taught and batch.own is not None else batch.labels
-        chance = chance_of_single(believed, seen, c_positive) if by_image else c_positive
-        if targets == "prediction":
-            pseudo = torch.sigmoid(believed)
-        else:
-            pseudo = posterior(
-                believed,
-                c_positive=chance,
-                c_negative=c_negative,
-                alpha=alpha,
-                beta=beta,
-                weight_unknown=trust,
-            )
+        positive, negative = batch.of_labels(c_positive), batch.of_labels(c_negative)
+        if by_image and batch.columns is None:  # which takes all labels of an image to tell
+            seen = batch.own if taught and batch.own is not None else batch.labels
+            positive = chance_of_single(believed, seen, positive)
+        chances: dict[str, Any] = {"c_positive": positive, "c_negative": negative}
+        if taught and batch.mixture is not None:
+            return of_mixed(logits, believed, batch, chances, trust, taken)
+        x = logits
+        if batch.chance is not None:
+            x = logits + batch.of_labels(sample_tilt(batch.chance, trust))
+        loss, pseudo = fused.partly(
+            x,
+            batch.labels,
+            **chances,
+            teacher=None if x is logits and not taught else believed,
+            targets=targets,
+            focus=sharpness if taught else batch.of_labels(own_focus) if attentive else 0.0,
+            weight=trust,
+            q=taken,  # a sample stands for the whole unknown part
+            picked=training.pick(batch, taken),
+            share=share,
+            gamma=gamma,
+            store=None if audited is None else "float32",
+        )
+        if audited is not None and pseudo is not None:
+            batch.remember(audited, pseudo)
+        if batch.columns is None:
+            return loss
+        return loss * (len(batch.columns) / labels)  # a mean over all labels, drawn or not
+
+    found: list[tuple[Tensor, float, Tensor]] = []  # the last tilt, and what it is for
+
+    def sample_tilt(chance: Tensor, trust: float) -> Tensor:
+        """What is added to logits [L] for the loss, where labels are drawn: see `sampled`."""
+        if not found or found[0][0] is not chance or found[0][1] != trust:
+            tilted = partial(tilt, c_positive, c_negative, 1.0, device=chance.device)
+            found[:] = [(chance, trust, TILT * (tilted(trust * chance) - tilted(trust)))]
+        return found[0][2]
+
+    def of_mixed(
+        logits: Tensor,
+        believed: Tensor,
+        batch: Batch,
+        chances: dict[str, Any],
+        trust: float,
+        taken: float,
+    ) -> Tensor:
+        """What is believed of each image alone is put together, where images are mixed."""
+        alpha, beta = losses.balance(batch.labels, gamma, share)
+        pseudo = torch.sigmoid(believed)
+        if targets == "posterior":
+            balanced = chances | {"alpha": alpha, "beta": beta, "weight_unknown": trust}
+            pseudo = posterior(believed, **balanced)
         if audited is not None:
             batch.remember(audited, pseudo)
         entries = losses.consistent(
             logits,
             batch.labels,
-            batch.of_mixed(pseudo) if taught else pseudo,
-            weight=trust / taken if taken else 0.0,  # a sample stands for the whole unknown part
+            batch.of_mixed(pseudo),
+            weight=trust / taken if taken else 0.0,
             picked=training.pick(batch, taken),
             alpha=alpha,
             beta=beta,
             reduction="none",
         )
-        if taught and sharpness:
-            entries = entries * attend(batch.of_mixed_alone(torch.sigmoid(believed)), sharpness)
-        elif attentive:
-            entries = entries * attend(torch.sigmoid(believed), own_focus)
-        return entries.mean()
+        return (entries * attend(batch.of_mixed_alone(torch.sigmoid(believed)), sharpness)).mean()
 
     return step
 
@@ -503,10 +570,10 @@ def _paper(
     share: str = "all",
     store: str = "float16",
 ) -> Step:
-    pseudo = training.pseudo_labels(start=0.5, dtype=store)
+    pseudo = training.pseudo_labels(dtype=store)
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
-        loss = losses.paper_loss(
+        loss, fresh = fused.paper_loss(
             logits,
             batch.labels,
             batch.recall(pseudo),
@@ -519,7 +586,7 @@ def _paper(
             p=p,
             share=share,
         )
-        batch.remember(pseudo, torch.sigmoid(logits.detach()))
+        batch.remember(pseudo, fresh)
         return loss
 
     return step
@@ -532,7 +599,7 @@ SURE = 0.999  # a belief of this or more is a label, as is its opposite
 # What is searched: the published value, and what its authors or later work tried around it.
 SMOOTHING = {"epsilon": (0.05, 0.1, 0.2)}
 
-from_loss("bce", "cross-entropy on full labels", losses.bce, reference=True)
+from_loss("bce", "cross-entropy on full labels", fused.bce, reference=True)
 from_loss(
     "bce_ls",
     "the same with label smoothing",
@@ -549,7 +616,7 @@ from_loss("focal", "focal loss, unknown = negative", losses.focal, search={"gamm
 from_loss(
     "asl",
     "asymmetric loss, unknown = negative",
-    losses.asl,
+    fused.asl,
     search={"gamma_negative": (2.0, 4.0), "clip": (0.0, 0.05)},
 )
 from_loss(
@@ -600,9 +667,7 @@ from_loss(
 
 @method("ll-cp", "large losses are flipped for good", search={"rate": (0.0005, 0.001, 0.002)})
 def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
-    images, labels = len(training.table), len(training.table.names)
-    flipped = PseudoLabels(images, labels, start=0.0, dtype="uint8", device=training.device)
-    training.stores["flipped"] = flipped
+    flipped = training.pseudo_labels("flipped", start=0.0, dtype="uint8")
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
         if batch.epoch > 1:

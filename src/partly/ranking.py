@@ -8,7 +8,8 @@ Letters: N images, L labels, W ranks.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,13 @@ ON_DEVICE = 2**22  # entries of the columns that a device sorts together, in som
 PIECE = 2**22  # entries of the images whose scores are written together
 NARROW = ("bfloat16", "float16", "float32")  # scores that float32 holds
 IMAGES = 2**16  # of which the labels with the highest scores are looked up together
+
+Measure = Callable[[Any, Any], FloatArray]  # of each column of scores and labels [N, L] by itself
+# By the names that `metrics.select_scores` gives them.
+CRITERIA: dict[str, Measure] = {
+    "mAP of known labels": metrics.average_precision,
+    "AUROC of known positives against unknown": metrics.positives_above_unknown,
+}
 
 
 # On a device -------------------------------------------------------------------------------------
@@ -245,11 +253,12 @@ class _Shard(NamedTuple):
     problems: list[str]
 
 
-def sharded_average_precision(
-    scores: Any, labels: Any, group: dist.ProcessGroup | None = None
+def sharded(
+    measure: Measure, scores: Any, labels: Any, group: dist.ProcessGroup | None = None
 ) -> FloatArray:
-    """`metrics.average_precision` [L] of all ranks' images, on every rank.
+    """`measure` [L] of all ranks' images, on every rank: `metrics.tune_thresholds`, for example.
 
+    measure: of scores and labels, whatever columns [N, l] of them it is given, a number a column.
     scores, labels: [n, L], this rank's own images, none or more; each image on one rank only (a
     sampler that repeats images to fill up a batch counts them twice).
 
@@ -259,9 +268,8 @@ def sharded_average_precision(
     hold. Without a process group this rank is the only one.
     """
     if not dist.is_initialized():
-        return metrics.average_precision(scores, labels)
-    on_gpu = "nccl" in str(dist.get_backend(group))
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        return measure(scores, labels)
+    device = _device(group)
     table, truth, shards = _meet(scores, labels, group)
     kind = torch.float32 if all(shard.narrow for shard in shards) else torch.float64
     images, count = [shard.images for shard in shards], shards[0].labels
@@ -271,9 +279,42 @@ def sharded_average_precision(
         span, widths = slice(shares[0].start, shares[-1].stop), [len(share) for share in shares]
         block = _exchange(_columns(table, span, kind, device), widths, images, group)
         answers = _exchange(_columns(truth, span, torch.int8, device), widths, images, group)
-        result[own.start : own.stop] = _of_share(block, answers)
+        result[own.start : own.stop] = _of_share(measure, block, answers)
     dist.all_reduce(result, group=group)  # each label has one rank that adds to nought
     return np.asarray(result.cpu().numpy())
+
+
+def sharded_average_precision(
+    scores: Any, labels: Any, group: dist.ProcessGroup | None = None
+) -> FloatArray:
+    """`metrics.average_precision` [L] of all ranks' images, on every rank; see `sharded`."""
+    return sharded(metrics.average_precision, scores, labels, group)
+
+
+def sharded_select_scores(
+    scores: Any, labels: Any, group: dist.ProcessGroup | None = None
+) -> tuple[FloatArray, str]:
+    """`metrics.select_scores` of all ranks' images, on every rank; see `sharded`."""
+    if not dist.is_initialized():
+        return metrics.select_scores(scores, labels)
+    _, truth, _ = _meet(scores, labels, group)
+    own = _columns(truth, slice(0, truth.shape[1]), torch.int8, _device(group))
+    known = torch.stack([(own == value).any(dim=1) for value in (1, 0)]).byte()
+    dist.all_reduce(known, dist.ReduceOp.MAX, group=group)
+    # Which criterion it is, and which labels it can score, follows from which of them have a
+    # positive and which a negative anywhere. Three images say it, of the last nothing is known.
+    summary = np.where(known.cpu().numpy() > 0, [[1], [0]], -1)
+    summary = np.concatenate([summary, np.full_like(summary[:1], -1)])
+    scored, criterion = metrics.select_scores(np.zeros(summary.shape), summary)
+    values = sharded(CRITERIA[criterion], scores, labels, group)
+    values[np.isnan(scored)] = np.nan
+    return values, criterion
+
+
+def _device(group: dist.ProcessGroup | None) -> torch.device:
+    """Where the tensors lie that these ranks send each other."""
+    on_gpu = "nccl" in str(dist.get_backend(group))
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
 
 
 def _meet(
@@ -343,24 +384,13 @@ def _exchange(
     return torch.cat([part.view(widths[rank], number) for part, number in parts], dim=1)
 
 
-def _of_share(scores: Tensor, labels: Tensor) -> Tensor:
-    """Average precision [L] of scores and labels [L, N], sorted where they lie."""
-    if scores.is_cuda:
-        parts = max(1, ON_DEVICE // max(1, scores.shape[1]))
-        pairs = zip(scores.split(parts), labels.split(parts), strict=True)
-        return torch.cat([_by_row(*pair) for pair in pairs])
-    by_label, truth = scores.numpy(), labels.numpy()
+def _of_share(measure: Measure, scores: Tensor, labels: Tensor) -> Tensor:
+    """`measure` [L] of scores and labels [L, N], where they lie."""
     # As many threads as torch has: ranks on one machine divide its cores between them.
-    threads = torch.get_num_threads()
-    return torch.from_numpy(
-        metrics.by_column(
-            metrics.column_average_precision,
-            lambda rows: zip(by_label[rows], truth[rows], strict=True),
-            len(by_label),
-            max(1, len(by_label) // threads),
-            threads,
-        )
-    )
+    threads = 1 if scores.is_cuda else torch.get_num_threads()
+    parts = (table.T.tensor_split(threads, dim=1) for table in (scores, labels))
+    with ThreadPoolExecutor(threads) as pool:
+        return torch.from_numpy(np.concatenate(list(pool.map(measure, *parts))))
 
 
 # Huge label spaces -------------------------------------------------------------------------------
@@ -468,11 +498,11 @@ def _looked_up(top: Array, positives: Entries, negatives: Entries | None) -> Ite
     for start in range(0, len(top), IMAGES):
         rows = slice(start, min(start + IMAGES, len(top)))
         own = _take(positives, rows)
-        hits = _among(top[rows], own)
+        hits = among(top[rows], own)
         known = (
             np.ones_like(hits)
             if negatives is None
-            else hits | _among(top[rows], _take(negatives, rows))
+            else hits | among(top[rows], _take(negatives, rows))
         )
         yield _Part(top[rows], hits, known, own)
 
@@ -487,7 +517,7 @@ def _rows(entries: Entries) -> Array:
     return np.repeat(np.arange(len(entries.indptr) - 1), np.diff(entries.indptr))
 
 
-def _among(top: Array, entries: Entries) -> Array:
+def among(top: Array, entries: Entries) -> Array:
     """Which labels [n, k] are among the entries of their image."""
     if not len(entries.indices):
         return np.zeros(top.shape, bool)

@@ -64,6 +64,7 @@ DETAILS = {
 }
 # What a run's page shows in a section of its own, not among the options.
 TRAINED_ON = ("data", "setting", "images", "features", "labels", "label_counts", "label_hash")
+MOST_ROWS = 2000  # of the table of labels: those with the most known positives
 PICTURE_SIZE = 320  # pixels, the longer side
 
 
@@ -302,10 +303,14 @@ def _label_rows(config: Record, result: Record, thresholds: Record) -> list[dict
     columns |= config.get("label_counts", {})
     if thresholds:
         columns["threshold"] = [thresholds.get(name) for name in config["labels"]]
-    rows = zip(*columns.values(), strict=True)
+    if not columns:
+        return []
+    shown = list(range(len(config["labels"])))
+    if len(shown) > MOST_ROWS:  # a page of a million rows opens nowhere
+        shown = sorted(shown, key=lambda place: -columns["positive"][place])[:MOST_ROWS]
     return [
-        {"name": name, **dict(zip(columns, row, strict=True))}
-        for name, row in zip(config["labels"], rows, strict=False)
+        {"name": config["labels"][place]} | {key: column[place] for key, column in columns.items()}
+        for place in shown
     ]
 
 

@@ -16,7 +16,7 @@ report.html        the same as a page
 import csv
 import json
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +31,7 @@ from partly.config import Config
 from partly.data import Look, open_inputs, split_into_chunks
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import LabelTable
+from partly.sampled import average_precisions, top_labels
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
@@ -151,7 +152,7 @@ class Predictor:
     trained.
     """
 
-    model: torch.nn.Module
+    model: models.Classifier
     method: methods.Method
     names: tuple[str, ...]
     config: dict[str, Any]
@@ -161,6 +162,32 @@ class Predictor:
 
     def logits(self, table: LabelTable) -> np.ndarray:
         """Logits [N, L] of a table's images or features."""
+        with torch.inference_mode():
+            blocks = [self.model(batch).float().cpu() for batch in self._batches(table)]
+        return torch.cat(blocks).numpy()
+
+    def top(self, table: LabelTable, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k likeliest labels of each image, as columns [N, k], and their probabilities.
+
+        However many labels there are, their logits never exist all at once.
+        """
+        columns, best = [], []
+        with torch.inference_mode():
+            for batch in self._batches(table):
+                found, logits = top_labels(self.model.backbone(batch), self.model.head, k)
+                columns.append(found.cpu())
+                best.append(logits.cpu())
+        return torch.cat(columns).numpy(), self.to_probabilities(torch.cat(best))
+
+    def average_precisions(self, table: LabelTable) -> np.ndarray:
+        """AP of each label [L] by its known entries, a block of labels after the other; nan where
+        no positive or no negative is known."""
+        with torch.inference_mode():
+            seen = torch.cat([self.model.backbone(batch) for batch in self._batches(table)])
+            return average_precisions(seen, self.model.head, table)
+
+    def _batches(self, table: LabelTable) -> Iterator[Tensor]:
+        """The inputs of the model, on its device."""
         look, workers = look_of(self.config), self.config["workers"]
         if self.eye is not None and table.features is None and table.paths is not None:
             table = features.with_features(table, self.eye, look, self.device, workers=workers)
@@ -173,9 +200,8 @@ class Predictor:
         inputs = open_inputs(table, self.device, look, workers=workers)
         chunks = split_into_chunks(np.arange(len(table)), max(self.config["batch_size"], 256))
         self.model.eval()
-        with torch.inference_mode():
-            blocks = [self.model(batch).float().cpu() for _, batch in inputs.batches(chunks)]
-        return torch.cat(blocks).numpy()
+        for _, batch in inputs.batches(chunks):
+            yield batch
 
     def probabilities(self, table: LabelTable) -> np.ndarray:
         """P(label) [N, L] of a table's images or features."""

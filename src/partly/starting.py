@@ -14,7 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from partly import checkpoint, distributed, draws, features, methods, models, propensity, runs
+from partly import (
+    checkpoint,
+    distributed,
+    draws,
+    features,
+    methods,
+    models,
+    propensity,
+    runs,
+    stores,
+)
 from partly.config import Config
 from partly.data import Inputs, open_inputs, split_into_chunks
 from partly.distributed import Shard
@@ -22,6 +32,7 @@ from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
 from partly.processes import keep_memory
 from partly.progress import silent, tell
+from partly.sampled import RowAdam, SampledHead
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what SparseAdam remembers
 TEACHER = "mlp:768"  # the network that teaches a linear layer on features
@@ -35,9 +46,10 @@ class State:
     training: methods.Training
     step_loss: methods.Step
     model: models.Classifier
-    forward: nn.Module  # the same, or what adds up its gradients over ranks
+    forward: nn.Module  # the same (its backbone, if the head is sampled), gradients added up
     average: models.Classifier | None  # the exponential moving average of the weights
     network: nn.Module | None  # that teaches, where the method wants one
+    sampled: SampledHead | None  # where a step is about some of the labels only
     optimisers: list[torch.optim.Optimizer]
     inputs: Inputs
     device: torch.device
@@ -107,10 +119,15 @@ class State:
             "model": self.model.state_dict(),
             "average": None if self.average is None else self.average.state_dict(),
             "network": None if self.network is None else self.network.state_dict(),
-            "optimiser": self.optimisers[0].state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.of_model],
             "random": torch.get_rng_state(),
             "random_cuda": torch.cuda.get_rng_state(self.device) if self.on_gpu else None,
         }
+
+    @property
+    def of_model(self) -> list[torch.optim.Optimizer]:
+        """The optimisers without that of ROLE's estimates, whose moments are rows of images."""
+        return self.optimisers if self.training.estimates is None else self.optimisers[:-1]
 
     @property
     def shard(self) -> Shard:
@@ -119,12 +136,18 @@ class State:
 
     def rows(self) -> dict[str, Tensor]:
         """What is remembered of each image of this rank: tensors of a row an image."""
-        stores = self.training.stores.items()
-        kept = {f"{n}.{k}": t for n, store in stores for k, t in store.state_dict().items()}
+        every = self.training.stores.items()
+        kept = {f"{n}.{k}": t for n, store in every for k, t in store.state_dict().items()}
         for parameter in self.estimated:
             moments = self.optimisers[1].state[parameter]
             kept |= {f"moments.{name}": moments[name] for name in MOMENTS}
         return {name: tensor[: len(self.shard)] for name, tensor in kept.items()}
+
+    @property
+    def on_disk(self) -> dict[str, stores.DiskPseudoLabels]:
+        """What is remembered in files of its own: a checkpoint only says where."""
+        kept = self.training.stores.items()
+        return {name: s for name, s in kept if isinstance(s, stores.DiskPseudoLabels)}
 
     @property
     def estimated(self) -> list[nn.Parameter]:
@@ -141,7 +164,12 @@ class State:
         """A checkpoint: what all ranks share, and what each remembers of its images."""
         content = self.dump()
         content["steps"] = [self.optimisers[1].state[p]["step"] for p in self.estimated]
+        content["files"] = {name: store.mark(self.step) for name, store in self.on_disk.items()}
+        if self.on_disk:
+            distributed.wait()  # until all have marked: then it may be written
         checkpoint.save_sharded(folder / runs.CHECKPOINT, content, self.rows(), self.shard)
+        for store in self.on_disk.values():
+            store.settle()
 
     def load_from(self, path: Path) -> None:
         """Go on from a checkpoint."""
@@ -150,6 +178,8 @@ class State:
             self.load(saved, rows)
         except (KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RunError(f"checkpoint {path} does not fit this run: {error!r}") from None
+        for name, store in self.on_disk.items():
+            store.return_to(saved.get("files", {}).get(name))
 
     def load(self, saved: dict[str, Any], rows: dict[str, Tensor]) -> None:
         """The reverse of `dump` and `rows`."""
@@ -160,7 +190,8 @@ class State:
             self.average.load_state_dict(saved["average"])
         if self.network is not None:
             self.network.load_state_dict(saved["network"])
-        self.optimisers[0].load_state_dict(saved["optimiser"])
+        for optimiser, content in zip(self.of_model, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(content)
         for name, tensor in self.rows().items():
             if rows[name].dtype != tensor.dtype:
                 raise RunError(f"{name} is stored as {rows[name].dtype}, not as {tensor.dtype}")
@@ -178,13 +209,14 @@ def start(
     *,
     fresh: bool = True,
     audited: bool = False,
+    folder: Path | None = None,
     guess: Callable[[], float | None] = lambda: None,
 ) -> State:
     """Model, optimisers, inputs and the method's step, all from the seed.
 
     fresh: False where a checkpoint follows, and what it holds need not be made. audited: whether
-    pseudo-labels are kept to be compared with the truth. guess: the share of positives that is
-    known, asked where the method depends on it and nobody said.
+    pseudo-labels are kept to be compared with the truth. folder: of the run. guess: the share of
+    positives that is known, asked where the method depends on it and nobody said.
     """
     assert config.trained is not None
     assert config.batch_size is not None
@@ -203,6 +235,8 @@ def start(
         fine_tuned=config.fine_tuned(config.kind(table)),
         averaged=bool(config.ema),
         audited=audited,
+        keep=config.pseudo_labels,
+        folder=folder,
     )
     method = methods.get(config.method)
     method.rehearse(training, config.options)
@@ -212,6 +246,12 @@ def start(
         facts = propensity.estimate(table, guessed_share=guessed)
         training = replace(training, propensity=facts)
     step_loss = method.start(training, config.options)
+    kept = any(isinstance(store, stores.PseudoLabels) for store in training.stores.values())
+    if config.pseudo_labels != "memory" and not kept:
+        training.notes.append(
+            f"{config.method} keeps no pseudo-labels: pseudo_labels {config.pseudo_labels} changes "
+            "nothing"
+        )
     if config.mix != "none" and training.estimates is not None:
         raise ConfigError(
             f"{config.method} learns the labels of each image, which a mixed image has none of: "
@@ -231,18 +271,29 @@ def start(
     if width is None:  # faster, on a GPU and on a CPU
         model = model.to(memory_format=torch.channels_last)
     inputs = open_inputs(table, device, config.look, seed=config.seed, workers=config.workers)
+    sampled = None
+    if config.head == "sampled":
+        q = config.options.get("q", method.options["q"])
+        sampled = SampledHead(model.head, table, q=q, epochs=config.epochs, seed=config.seed)
     network = None
     if training.teacher == "network":  # what it knows comes later: `training.learn_before`
         network = models.build(TEACHER, len(table.names), width).to(device)
+    average = copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None
+    stepped: nn.Module = model if sampled is None else model.backbone
+    if config.compile:  # in place: weights keep their names
+        for module in (stepped, average):
+            if module is not None:
+                module.compile()
     return State(
         config=config,
         training=training,
         step_loss=step_loss,
         model=model,
-        forward=distributed.wrap(model, device),
-        average=copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None,
+        forward=distributed.wrap(stepped, device),
+        average=average,
         network=network and network.eval().requires_grad_(False),
-        optimisers=make_optimisers(model, training.estimates, config),
+        sampled=sampled,
+        optimisers=make_optimisers(model, training.estimates, config, sampled),
         inputs=inputs,
         device=device,
         steps_per_epoch=len(split_into_chunks(np.arange(len(table)), config.batch_size)),
@@ -253,31 +304,39 @@ def start(
 
 
 def make_optimisers(
-    model: models.Classifier, estimates: nn.Embedding | None, config: Config
+    model: models.Classifier,
+    estimates: nn.Embedding | None,
+    config: Config,
+    sampled: SampledHead | None = None,
 ) -> list[torch.optim.Optimizer]:
-    """One for the model; a second, 10 times as fast, for ROLE's estimates where there are any."""
+    """One for the model, or for its backbone and its sampled head each; a last one, 10 times as
+    fast, for ROLE's estimates where there are any."""
     rate = config.learning_rate
     assert rate is not None
-    parts = (
-        (model.backbone, 1.0, config.weight_decay or 0.0),
-        (model.head, config.head_factor or 1.0, config.head_decay or 0.0),
-    )
-    groups = [
-        {"params": chosen, "base_lr": rate * factor, "weight_decay": decay if is_weight else 0.0}
-        for part, factor, decay in parts
-        for is_weight in (True, False)  # a bias or a scale has nothing to gain from being small
-        if (chosen := [p for p in part.parameters() if (p.ndim > 1) == is_weight])
-    ]
-    optimiser: torch.optim.Optimizer
-    if config.optimiser == "sgd":
-        optimiser = torch.optim.SGD(groups, lr=rate, momentum=0.9)
-    else:
+
+    def groups(part: nn.Module, factor: float, decay: float) -> list[dict[str, Any]]:
+        return [
+            {"params": chosen, "base_lr": factor * rate, "weight_decay": decay if matrix else 0.0}
+            for matrix in (True, False)  # a bias or a scale has nothing to gain from being small
+            if (chosen := [p for p in part.parameters() if (p.ndim > 1) == matrix])
+        ]
+
+    def optimiser(of: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        if config.optimiser == "sgd":
+            return torch.optim.SGD(of, lr=rate, momentum=0.9)
         adam = torch.optim.AdamW if config.optimiser == "adamw" else torch.optim.Adam
-        optimiser = adam(groups, lr=rate, fused=True)
+        # The loss is a mean over labels: of very many, each gradient is as small as the usual 1e-8.
+        smallest = min(1e-8, 1e-5 / model.head.out_features)
+        return adam(of, lr=rate, eps=smallest, fused=True)
+
+    backbone = groups(model.backbone, 1.0, config.weight_decay or 0.0)
+    head = groups(model.head, config.head_factor or 1.0, config.head_decay or 0.0)
+    if sampled is not None:
+        return [*([optimiser(backbone)] if backbone else []), RowAdam(head, sampled, rate)]
     if estimates is None:
-        return [optimiser]
+        return [optimiser(backbone + head)]
     own = [{"params": list(estimates.parameters()), "base_lr": 10 * rate}]
-    return [optimiser, torch.optim.SparseAdam(own, lr=10 * rate)]
+    return [optimiser(backbone + head), torch.optim.SparseAdam(own, lr=10 * rate)]
 
 
 def open_eye(

@@ -34,9 +34,9 @@ from partly import (
     runs,
 )
 from partly.config import Config
-from partly.data import missing_images
+from partly.data import missing_images, sent
 from partly.errors import ConfigError, DataError, RunError, raise_if
-from partly.labels import LabelTable, check_trainable
+from partly.labels import UNKNOWN, LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
 from partly.schedules import learning_rate_factor
 from partly.starting import TEACHER, State, introduce, look_through, open_eye, start
@@ -117,13 +117,14 @@ def train(
     blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
     if stored:
         known_share = runs.recall(stored, "guessed_share")
-    may_guess = not (stored or blind or known_share is not None)
+    may_guess = not (stored or blind or known_share is not None or config.head == "sampled")
     guess = partial(guess_known_share, table, config, quiet)
     state = start(
         table,
         config,
         fresh=not has_checkpoint,
         audited=truth is not None,
+        folder=folder,
         guess=guess if may_guess else lambda: known_share,
     )
     if not has_checkpoint:
@@ -175,25 +176,25 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
 
     rows: of the whole batch. inputs: of this rank's part of it.
     """
-    labels = _sent(torch.from_numpy(state.training.table.dense(rows.numpy())), state)
-    rows = _sent(rows, state)
+    batch = make_batch(state, rows.numpy())
     distributed.draw_apart(state.config.seed, state.step)
     set_learning_rates(state)
-    teacher = ask_teacher(state, rows, inputs)
-    if state.config.mix == "none":
-        batches = [(1.0, methods.Batch(rows, labels, state.epoch, teacher=teacher))]
-    else:
-        inputs, batches = mix_batch(state, rows, inputs, labels, teacher)
+    batch = replace(batch, teacher=ask_teacher(state, rows, inputs))
+    batches: list[tuple[float | Tensor, methods.Batch]] = [(1.0, batch)]
+    if state.config.mix != "none":
+        inputs, batches = mix_batch(state, batch, inputs)
     with precision(state):
-        logits = state.forward(inputs).float()
+        seen = state.forward(inputs)
+        logits = (seen if state.sampled is None else state.sampled(seen)).float()
     logits = distributed.whole(logits, len(rows))
-    losses = (weight * state.step_loss(logits, batch) for weight, batch in batches)
-    loss = sum(losses, start=logits.new_zeros(()))
+    losses = [(weight, state.step_loss(logits, batch)) for weight, batch in batches]
+    loss = losses[0][1] if len(losses) == 1 else sum_of(losses)
     for optimiser in state.optimisers:
         optimiser.zero_grad(set_to_none=True)
     loss.backward()
     if state.config.clip:
-        nn.utils.clip_grad_norm_(state.model.parameters(), state.config.clip)
+        drawn = [] if state.sampled is None else state.sampled.rows
+        nn.utils.clip_grad_norm_([*state.model.parameters(), *drawn], state.config.clip)
     for optimiser in state.optimisers:
         optimiser.step()
     state.step += 1
@@ -201,6 +202,11 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     if state.average is not None:
         move_average(state.average, state.model, state.config.ema or 0.0, state.step)
     return loss.detach()
+
+
+def sum_of(losses: list[tuple[float | Tensor, Tensor]]) -> Tensor:
+    """Of losses with their weights."""
+    return torch.stack([weight * loss for weight, loss in losses]).sum()
 
 
 @torch.no_grad()
@@ -213,23 +219,32 @@ def ask_teacher(state: State, rows: Tensor, inputs: Tensor) -> Tensor | None:
         return distributed.whole(teacher(inputs).float(), len(rows))
 
 
-def _sent(tensor: Tensor, state: State) -> Tensor:
-    """On the device, without waiting for what it is still busy with."""
-    if not state.on_gpu:
-        return tensor
-    return tensor.pin_memory().to(state.device, non_blocking=True)
+def make_batch(state: State, rows: np.ndarray) -> methods.Batch:
+    """What a method needs to know of these images, of all labels or of those that are drawn.
+
+    Known labels are few: they are sent one by one, and put into their places there.
+    """
+    table, sampled = state.training.table, state.sampled
+    columns = None if sampled is None else sampled.draw(rows, state.epoch, state.step)
+    width = len(table.names) if columns is None else len(columns)
+    labels = torch.full((len(rows), width), UNKNOWN, dtype=torch.int8, device=state.device)
+    places, values = (sent(torch.from_numpy(a), state.device) for a in table.cells(rows, columns))
+    labels.view(-1)[places] = values
+    batch = methods.Batch(sent(torch.from_numpy(rows), state.device), labels, state.epoch)
+    if sampled is None or columns is None:
+        return batch
+    sampled.take(sent(torch.from_numpy(columns), state.device), len(rows), state.epoch)
+    return replace(batch, columns=sampled.columns, chance=sampled.chance)
 
 
 def mix_batch(
-    state: State, rows: Tensor, inputs: Tensor, labels: Tensor, teacher: Tensor | None
-) -> tuple[Tensor, Any]:
+    state: State, batch: methods.Batch, inputs: Tensor
+) -> tuple[Tensor, list[tuple[float | Tensor, methods.Batch]]]:
     """Mixed inputs, and the batches with their weights that the loss is the sum over."""
-    config = state.config
-    mixture, targets = mixing.mix(
-        config.mix, labels, seed=config.seed, epoch=state.epoch, rows=rows
-    )
+    config, rows, own = state.config, batch.rows, batch.labels
+    mixture, targets = mixing.mix(config.mix, own, seed=config.seed, epoch=state.epoch, rows=rows)
     batches = [
-        (weight, methods.Batch(rows, mixed, state.epoch, mixture, labels, teacher))
+        (weight, replace(batch, labels=mixed, mixture=mixture, own=own))
         for weight, mixed in targets
     ]
     everybodys = distributed.whole(inputs, len(rows))  # partners may be with another rank

@@ -5,19 +5,19 @@ can be called from Python as it is.
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, distributed, methods, metrics, runs, tars
+from partly import checkpoint, distributed, judging, methods, metrics, ranking, runs, tars
 from partly.config import Config
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
 from partly.images import SUFFIXES
-from partly.labels import LabelTable
+from partly.labels import NEGATIVE, POSITIVE, LabelTable
 from partly.readers import FORMATS, arrays, manifest
 from partly.readers.common import counted
 from partly.report import run_report
@@ -113,18 +113,47 @@ def _evaluate(
     predictor: runs.Predictor, table: LabelTable, known: LabelTable | None = None
 ) -> dict[str, Any]:
     table = table.reorder(predictor.names, "the data to evaluate on")
-    measured = metrics.evaluate(
-        distributed.in_parts(len(table), lambda rows: predictor.probabilities(table.take(rows))),
-        table.dense(),
-        train_positives=None if known is None else known.counts_by_label().positive,
-        thresholds=predictor.thresholds,
-    )
+    if predictor.config.get("head") == "sampled":
+        measured = _measure_many(predictor, table)
+    else:
+        measured = metrics.evaluate(
+            distributed.in_parts(len(table), lambda own: predictor.probabilities(table.take(own))),
+            table.dense(),
+            train_positives=None if known is None else known.counts_by_label().positive,
+            thresholds=predictor.thresholds,
+        )
     trained_on = table.content_hash == predictor.config["label_hash"]
     return {
         "images": len(table),
         "label_hash": table.content_hash,
         "trained_on": trained_on,  # then the figures say nothing about new images
         "metrics": measured,
+    }
+
+
+def _measure_many(predictor: runs.Predictor, table: LabelTable) -> dict[str, Any]:
+    """What can be measured without a matrix of all images and labels."""
+    top = judging.first_labels(predictor, table)
+    positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
+    given = negatives if len(negatives.indices) else None  # else what is not known is negative
+    shares = ranking.label_propensities(
+        np.array(predictor.config["label_counts"]["positive"]), predictor.config["images"]
+    )
+    plain = ranking.precision_at_k(top, positives, given)
+    fair = ranking.propensity_scored_precision_at_k(top, positives, shares)
+    precisions = predictor.average_precisions(table)
+    scored = np.isfinite(precisions)
+    named = {"P": plain, "PSP": fair}
+    return {
+        "mAP": float(precisions[scored].mean()) if scored.any() else None,
+        "labels_scored": int(scored.sum()),
+        **{
+            f"{name}@{k + 1}": float(v[k])
+            for name, v in named.items()
+            for k in (0, 2, 4)
+            if k < len(v)
+        },
+        "coverage": {"labels": len(scored), "labels_scored": int(scored.sum()), "left_out": {}},
     }
 
 
@@ -151,7 +180,8 @@ def evaluate_run(
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures one looks at first."""
     measured = evaluation["metrics"]
-    shown = [name for name in ("mAP", "AUROC", "CF1", "OF1") if measured[name] is not None]
+    headline = ("mAP", "AUROC", "CF1", "OF1", "P@1", "P@5", "PSP@5")
+    shown = [name for name in headline if measured.get(name) is not None]
     figures = [f"{name} {100 * measured[name]:.2f}" for name in shown]
     coverage = measured["coverage"]
     return (
@@ -175,22 +205,24 @@ def predict_run(
     images: str | Path | Source,
     out: str | Path,
     *,
+    top: int | None = None,
     device: str = "auto",
     say: Say = print,
 ) -> int:
-    """Write a CSV of probabilities: a line an image, a column a label. Returns the lines."""
+    """Write a CSV of probabilities: a line an image, a column a label; with `top` the likeliest
+    labels only, a line each. Returns the number of images."""
     predictor = runs.load(run, device)
     source = Source.of(images)
     raise_if(source.problems(), ConfigError)
     table, bad = source.usable(_to_predict(source, predictor.names), say)
-    probabilities = predictor.probabilities(table)
+    if top is None:
+        lines = _wide(predictor, table, predictor.probabilities(table))
+    else:
+        lines = _long(predictor, table, *predictor.top(table, top))
 
     def write(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["id", *predictor.names])
-            for name, scores in zip(table.ids, probabilities, strict=True):
-                writer.writerow([name, *(f"{score:.6g}" for score in scores)])
+            csv.writer(file, lineterminator="\n").writerows(lines)
 
     checkpoint.make_folder(Path(out).parent)
     checkpoint.write_atomically(Path(out), write)
@@ -199,6 +231,25 @@ def predict_run(
         runs.write_skipped(listed, bad)
         say(f"they are listed in {listed}")
     return len(table)
+
+
+def _wide(
+    predictor: runs.Predictor, table: LabelTable, probabilities: np.ndarray
+) -> Iterator[list[str]]:
+    """A line an image, with the probability of every label."""
+    yield ["id", *predictor.names]
+    for name, scores in zip(table.ids, probabilities, strict=True):
+        yield [name, *(f"{score:.6g}" for score in scores)]
+
+
+def _long(
+    predictor: runs.Predictor, table: LabelTable, columns: np.ndarray, probabilities: np.ndarray
+) -> Iterator[list[str]]:
+    """A line for each of an image's likeliest labels."""
+    yield ["id", "label", "probability"]
+    for name, found, scores in zip(table.ids, columns, probabilities, strict=True):
+        for column, score in zip(found, scores, strict=True):
+            yield [name, predictor.names[column], f"{score:.6g}"]
 
 
 def _to_predict(source: Source, names: tuple[str, ...]) -> LabelTable:

@@ -4,6 +4,9 @@ Labels are two-dimensional: 1, 0, -1, or what the convention says. Optional: X_v
 Y_validation, names (or label_names), ids_train and so on. A uint8 label matrix with fewer columns
 than names is read as bit-packed (`np.packbits` along the labels).
 
+For very many labels, E_train and so on in place of Y_train: a line a known entry with its row, its
+column and 1 or 0; two columns are known positives alone.
+
 Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
 and NaN is unknown; signed, 1 positive, -1 negative, 0 unknown.
 """
@@ -28,11 +31,15 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
     """Every part that is there, one below the other, with its split's name."""
     choose(convention, "convention", tuple(CONVENTIONS))
     arrays = _load(path)
-    parts = [split for split in SPLITS if {f"X_{split}", f"Y_{split}"} <= arrays.keys()]
+    listed = any(f"E_{split}" in arrays for split in SPLITS)
+    letter = "E" if listed else "Y"
+    parts = [split for split in SPLITS if {f"X_{split}", f"{letter}_{split}"} <= arrays.keys()]
     if not parts:
         found = ", ".join(arrays) or "nothing"
         raise DataError(f"{path} has no X_train and Y_train; it has {found}")
     names = next((arrays[key] for key in ("names", "label_names") if key in arrays), None)
+    if listed:
+        return _from_entries(arrays, parts, names)
     raise_if(_shape_problems(arrays, parts, names), DataError)
     words = None if names is None else [str(name) for name in names]
     blocks, problems = [], []
@@ -51,6 +58,43 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
         features=np.concatenate([arrays[f"X_{split}"] for split in parts]),
         splits=np.repeat(parts, sizes),
     )
+
+
+def _from_entries(arrays: Arrays, parts: list[str], names: np.ndarray | None) -> LabelTable:
+    """The same from lists of known entries."""
+    raise_if(_entry_problems(arrays, parts, names), DataError)
+    sizes = [len(arrays[f"X_{split}"]) for split in parts]
+    entries = [arrays[f"E_{split}"].astype(np.int64) for split in parts]
+    starts = np.cumsum([0, *sizes])
+    rows = np.concatenate([e[:, 0] + start for e, start in zip(entries, starts, strict=False)])
+    columns = np.concatenate([e[:, 1] for e in entries])
+    values = [e[:, 2] if e.shape[1] == 3 else np.ones(len(e), np.int64) for e in entries]
+    count = len(names) if names is not None else 1 + int(columns.max(initial=0))
+    return LabelTable.from_entries(
+        rows,
+        columns,
+        np.concatenate(values),
+        ids=np.concatenate([_ids(split, arrays) for split in parts]),
+        names=[str(name) for name in (np.arange(count) if names is None else names)],
+        features=np.concatenate([arrays[f"X_{split}"] for split in parts]),
+        splits=np.repeat(parts, sizes),
+    )
+
+
+def _entry_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) -> Iterator[str]:
+    if names is not None and names.ndim != 1:
+        yield f"label names have shape {names.shape}, not one dimension"
+    if dense := [split for split in SPLITS if f"Y_{split}" in arrays]:
+        yield f"Y_{dense[0]} stands beside a list of entries: give E for all parts, or Y"
+    for split in parts:
+        features, entries = arrays[f"X_{split}"], arrays[f"E_{split}"]
+        if entries.ndim != 2 or entries.shape[1] not in (2, 3) or entries.dtype.kind not in "iu":
+            yield (
+                f"E_{split} is {entries.dtype} of shape {entries.shape}: give whole numbers, a "
+                "line an entry, with row, column and perhaps 1 or 0"
+            )
+        elif len(entries) and not 0 <= entries[:, 0].min() <= entries[:, 0].max() < len(features):
+            yield f"E_{split} has rows outside 0 … {len(features) - 1}, the rows of X_{split}"
 
 
 def _load(path: Path) -> Arrays:

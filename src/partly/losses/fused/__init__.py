@@ -20,7 +20,7 @@ float32; float64 stays what it is, but not with triton.
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -269,12 +269,16 @@ def _answer(
 ) -> Answer:
     function = getattr(_module(backend), name)
     ready = [value.contiguous() if isinstance(value, Tensor) else value for value in inputs]
-    if logits.is_cuda and logits.device.index != torch.cuda.current_device():
-        with torch.cuda.device(logits.device):
-            elsewhere: Answer = function(logits.contiguous(), *ready, **options)
-        return elsewhere
-    answer: Answer = function(logits.contiguous(), *ready, **options)
+    answer: Answer = _on_device_of(logits, function, logits.contiguous(), *ready, **options)
     return answer
+
+
+def _on_device_of(tensor: Tensor, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Kernels run on the current device, which mostly is the right one: to set it takes time."""
+    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+        return function(*given, **named)
+    with torch.cuda.device(tensor.device):
+        return function(*given, **named)
 
 
 class _WithGradient(torch.autograd.Function):
@@ -294,7 +298,8 @@ class _WithGradient(torch.autograd.Function):
                 "the gradient of a fused loss is handed out once and has no gradient of its own: "
                 "compute the loss again, or take backend='plain'"
             )
-        return _scaled(gradient, slope).to(ctx.dtype), None
+        gradient = _scaled(gradient, slope)
+        return gradient if gradient.dtype == ctx.dtype else gradient.to(ctx.dtype), None
 
 
 def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
@@ -304,8 +309,7 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
         return gradient if slope == 1 else gradient.mul_(slope)
     if gradient.numel() < WORTH_A_LOOK or not _works.get("triton"):
         return gradient.mul_(slope)
-    with torch.cuda.device(gradient.device):
-        scaled: Tensor = _module("triton").scale_(gradient, slope)
+    scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, gradient, slope)
     return scaled
 
 

@@ -1,0 +1,200 @@
+"""Two machines, played by two agents of torchrun here: one is lost with all its ranks.
+
+They meet by TCP on the addresses 127.0.0.1 and 127.0.0.2 of this machine, and ranks are found in
+/proc: where a system has neither, as macOS, there is nothing to test.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from builders import partly_here, write_npz
+from partly import checkpoint, distributed, runs
+from test_distributed import (
+    EPOCHS,
+    PATIENCE,
+    end_of,
+    free_port,
+    start,
+    torchrun,
+    trained,
+    training_of,
+    wait_for,
+    workers,
+    works,
+)
+
+on_linux = pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="needs /proc")
+# A machine that has not been heard of for 5 s is dead; those that are left wait 5 s for others.
+CONF = "keep_alive_interval=1,keep_alive_max_attempt=5,last_call_timeout=5"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "data.npz", 600, 61)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data, tmp_path_factory) -> Path:
+    run = tmp_path_factory.mktemp("undisturbed") / "run"
+    works([sys.executable, *map(str, training_of(data, run))])
+    return run
+
+
+def kill(agent: subprocess.Popen[str]) -> None:
+    """Of a machine that loses its power nothing is left."""
+    if agent.poll() is None:
+        for process in (agent.pid, *workers(agent.pid)):
+            os.kill(process, signal.SIGKILL)
+        agent.communicate()
+
+
+@pytest.fixture
+def machine():
+    """Starts an agent of torchrun; the first hosts what they meet by. None outlives the test."""
+    agents: list[subprocess.Popen[str]] = []
+    endpoint = f"127.0.0.1:{free_port()}"
+
+    def begin(number: int, nodes: str, ranks: int, *command: object) -> subprocess.Popen[str]:
+        options = {
+            "nnodes": nodes,
+            "nproc-per-node": ranks,
+            "rdzv-backend": "c10d",
+            "rdzv-endpoint": endpoint,
+            "rdzv-id": "test",
+            "rdzv-conf": f"{CONF},is_host={number == 1}",
+            "local-addr": f"127.0.0.{number}",
+            "max-restarts": 3,
+        }
+        flags = [f"--{name}={value}" for name, value in options.items()]
+        agents.append(
+            start([sys.executable, "-m", "torch.distributed.run", *flags, *map(str, command)])
+        )
+        return agents[-1]
+
+    yield begin
+    for agent in agents:
+        kill(agent)
+
+
+def checkpoint_of(run: Path) -> tuple[int, int]:
+    """The step of the last checkpoint, and how many ranks have written it."""
+    path = run / runs.CHECKPOINT
+    if not path.exists():
+        return 0, 0
+    saved = checkpoint.load(path, torch.device("cpu"))
+    return saved["step"], len(saved["shards"])
+
+
+def amid(run: Path, steps: int, ranks: int) -> bool:
+    """Whether the first epoch is over, and so many ranks are amid the next."""
+    if not trained(run, 1):
+        return False
+    step, shards = checkpoint_of(run)
+    return step > steps // EPOCHS and shards == ranks
+
+
+def finished(agent: subprocess.Popen[str]) -> str:
+    said, _ = agent.communicate(timeout=PATIENCE)
+    assert agent.returncode == 0, said
+    return said
+
+
+def assert_went_on(said: str) -> None:
+    """The first machine has told the first epoch once: it has not begun anew."""
+    assert "another rank is gone" in said
+    assert said.count(f"epoch 1/{EPOCHS} ") == 1
+    assert said.count(f"epoch {EPOCHS}/{EPOCHS} ") == 1
+
+
+def assert_same_end(run: Path, other: Path) -> None:
+    """To a millionth: every epoch's loss, the weights, and what is remembered of each image."""
+    one, two = end_of(run), end_of(other)
+    for name in ("weights", "rows"):
+        torch.testing.assert_close(one[name], two[name], rtol=1e-6, atol=1e-6)
+    assert one["step"] == two["step"]
+    for (epoch, loss), (expected, as_before) in zip(one["lines"], two["lines"], strict=True):
+        assert epoch == expected
+        assert loss == pytest.approx(as_before, rel=1e-6)
+    measured, before = (checkpoint.read_json(path / runs.EVALUATION) for path in (run, other))
+    assert measured["images"] == before["images"] == 61  # of which no number of ranks is a divisor
+    assert measured["metrics"]["AP"] == pytest.approx(before["metrics"]["AP"], abs=1e-6)
+
+
+@on_linux
+def test_a_lost_machine_leaves_the_other_to_go_on(data, undisturbed, machine, tmp_path):
+    run = tmp_path / "run"
+    job = ["1:2", 2, *training_of(data, run)]
+    first, second = machine(1, *job), machine(2, *job)
+    steps = end_of(undisturbed)["step"]
+    wait_for(lambda: amid(run, steps, ranks=4), first)
+    kill(second)
+    reached, shards = checkpoint_of(run)
+    assert (reached < steps, shards) == (True, 4)
+    assert_went_on(finished(first))
+    assert checkpoint_of(run) == (steps, 2)
+    assert_same_end(run, undisturbed)
+
+
+@on_linux
+def test_a_machine_that_comes_back_is_waited_for(data, undisturbed, machine, tmp_path, monkeypatch):
+    """torchrun has started its rank for the first time, and the other's for the second."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    run = tmp_path / "run"
+    job = ["2", 1, *training_of(data, run)]
+    first, second = machine(1, *job), machine(2, *job)
+    steps = end_of(undisturbed)["step"]
+    wait_for(lambda: amid(run, steps, ranks=2), first)
+    kill(second)
+    assert checkpoint_of(run) < (steps, 0)
+    again = machine(2, *job)
+    assert_went_on(finished(first))
+    finished(again)
+    assert checkpoint_of(run) == (steps, 2)
+    assert_same_end(run, undisturbed)
+
+
+# --- the end of a rank ---------------------------------------------------------------------------
+
+PARTING = """
+import sys, time, torch, torch.distributed as dist
+from partly import distributed
+
+distributed.begin("cpu")
+print("all said", end="")
+if sys.argv[1] == "fine":
+    distributed.leave(0)
+elif distributed.rank() == 1:
+    dist.all_reduce(torch.ones(1), async_op=True)  # which the other never answers
+    distributed.leave(7)
+time.sleep(600)  # torchrun ends it before
+"""
+
+
+@pytest.mark.parametrize("end", ["fine", "failed"])
+def test_a_rank_that_failed_does_not_wait_for_the_others(end, tmp_path):
+    script = tmp_path / "parting.py"
+    script.write_text(PARTING)
+    process = start(torchrun(2, script, end))
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode == 0) == (end == "fine"), said
+    assert "all said" in said
+    assert ("(exitcode: 7)" in said) == (end == "failed"), said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["--version"], 0), (["evaluate", "nowhere", "nothing"], 2)]
+)
+def test_a_command_parts_from_the_other_ranks(arguments, code, monkeypatch):
+    parted = []
+    monkeypatch.setattr(distributed, "leave", parted.append)
+    assert partly_here(*arguments).code == code
+    assert not parted
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert partly_here(*arguments).code == code
+    assert parted == [code]

@@ -1,0 +1,303 @@
+"""The head whose labels are drawn: what a step is about, what it changes, what it costs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from builders import partly_works
+from partly import methods, propensity, sampled
+from partly.config import Config
+from partly.errors import ConfigError
+from partly.labels import LabelTable
+from partly.sampled import RowAdam, SampledHead, average_precisions, top_labels
+from partly.training import train
+
+IMAGES, LABELS, FEATURES = 600, 120, 16
+
+
+def many_labels(images: int = IMAGES, seed: int = 0) -> LabelTable:
+    """Images of a few labels each, known positives alone; each label has a direction."""
+    fixed, drawn = np.random.default_rng(7), np.random.default_rng(seed)
+    directions = fixed.normal(size=(LABELS, FEATURES))
+    frequency = 1 / (np.arange(LABELS) + 3)
+    cells = {
+        (row, label)
+        for row in range(images)
+        for label in drawn.choice(LABELS, 3, p=frequency / frequency.sum())
+    }
+    rows, columns = np.array(sorted(cells)).T
+    features = 0.3 * drawn.normal(size=(images, FEATURES))
+    np.add.at(features, rows, directions[columns])
+    return LabelTable.from_entries(
+        rows,
+        columns,
+        np.ones(len(rows), np.int8),
+        ids=np.arange(images),
+        names=[f"label {n}" for n in range(LABELS)],
+        features=features.astype(np.float32),
+    )
+
+
+def open_head(table: LabelTable, q: float | str = 0.1, seed: int = 0) -> SampledHead:
+    layer = nn.Linear(FEATURES, len(table.names))
+    return SampledHead(layer, table, q=q, epochs=4, seed=seed)
+
+
+def test_a_step_is_about_all_known_labels_and_a_share_of_the_others() -> None:
+    table, rows = many_labels(), np.arange(4)
+    head, known = open_head(table), np.unique(table.known_columns(rows))
+    counts = np.zeros(LABELS)
+    for step in range(2000):
+        columns = head.draw(rows, 1, step)
+        assert (np.diff(columns) > 0).all()
+        counts[columns] += 1
+    assert (counts[known] == 2000).all()
+    others = np.delete(counts, known) / 2000
+    assert others.mean() == pytest.approx(0.1, abs=0.01)
+    assert abs(others - 0.1).max() < 0.04
+
+
+def test_many_labels_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampled, "MANY", 8)
+    monkeypatch.setattr(sampled, "ROUND", 8)
+    head, rows = open_head(many_labels()), np.arange(4)
+    for step in range(50):
+        columns = head.draw(rows, 1, step)
+        assert len(columns) % 8 == 0
+        assert (np.diff(columns) > 0).all()
+        assert not head.marked.any()
+
+
+def test_draws_follow_the_seed_and_the_step_alone() -> None:
+    table, rows = many_labels(), np.arange(4)
+    first, again = open_head(table), open_head(table)
+    again.draw(rows, 1, 3)
+    assert (first.draw(rows, 1, 5) == again.draw(rows, 1, 5)).all()
+    assert len(first.draw(rows, 1, 5)) != LABELS
+    assert not np.array_equal(first.draw(rows, 1, 5), first.draw(rows, 1, 6))
+    assert not np.array_equal(first.draw(rows, 1, 5), open_head(table, seed=1).draw(rows, 1, 5))
+
+
+def test_a_share_of_one_is_all_labels_and_a_ramp_gets_there() -> None:
+    table, rows = many_labels(), np.arange(4)
+    assert len(open_head(table, 1.0).draw(rows, 1, 0)) == LABELS
+    head = open_head(table, "0.05:1")
+    assert len(head.draw(rows, 1, 0)) < LABELS // 2
+    assert len(head.draw(rows, 4, 0)) == LABELS
+
+
+def test_the_chance_of_an_unknown_entry_is_what_it_is() -> None:
+    table, batch = many_labels(), 20
+    head, random = open_head(table), np.random.default_rng(0)
+    there = np.zeros(LABELS)
+    for step in range(3000):
+        there[head.draw(random.choice(IMAGES, batch, replace=False), 1, step)] += 1
+    head.take(torch.arange(LABELS), batch, 1)
+    assert abs(head.chance.numpy() - there / 3000).max() < 0.04
+
+
+def test_a_label_that_is_known_everywhere_is_always_there() -> None:
+    table = LabelTable.from_dense([[1, -1, -1], [0, 1, -1]], features=np.zeros((2, FEATURES)))
+    head = open_head(table)
+    head.take(torch.arange(3), 1, 1)
+    assert head.chance[0] == 1
+    assert head.chance[2] == pytest.approx(0.1)
+
+
+def test_only_the_drawn_rows_move_as_with_sparse_adam() -> None:
+    torch.manual_seed(0)
+    head = open_head(many_labels())
+    weight, bias = (p.clone() for p in head.layer.parameters())
+    table = nn.Embedding.from_pretrained(weight.clone(), freeze=False, sparse=True)
+    ours = RowAdam([{"params": [p]} for p in head.layer.parameters()], head, lr=0.01)
+    theirs = torch.optim.SparseAdam(table.parameters(), lr=0.01, eps=1e-15)
+    for step in range(5):
+        columns = torch.tensor([1, 4, 7 + step])
+        head.take(columns, 8, 1)
+        slope = torch.randn(3, FEATURES)
+        ((head.rows[0] * slope).sum() + head.rows[1].sum()).backward()
+        (table(columns) * slope).sum().backward()
+        ours.step()
+        theirs.step()
+        theirs.zero_grad()
+    assert torch.allclose(head.layer.weight, table.weight, atol=1e-7)
+    still = torch.ones(LABELS, dtype=torch.bool)
+    still[[1, 4, *range(7, 12)]] = False
+    assert torch.equal(head.layer.weight[still], weight[still])
+    assert torch.equal(head.layer.bias[still], bias[still])
+    assert not torch.equal(head.layer.bias[[1, 4]], bias[[1, 4]])
+
+
+def test_decay_makes_up_for_the_steps_a_row_was_not_drawn() -> None:
+    head = open_head(many_labels())
+    nn.init.ones_(head.layer.weight)
+    group = {"params": list(head.layer.parameters()), "weight_decay": 0.5}
+    optimiser = RowAdam([group], head, lr=0.0)
+    head.take(torch.tensor([3]), 2, 1)
+    (0 * (head.rows[0].sum() + head.rows[1].sum())).backward()
+    optimiser.step()
+    moved = optimiser.state[head.layer.weight]["mean"][3]
+    assert torch.allclose(moved, 0.1 * 0.5 / head.chance[3].expand(FEATURES))
+
+
+@pytest.mark.parametrize("entries", [1, 50, 10_000])
+@pytest.mark.parametrize("k", [1, 5, LABELS + 3])
+def test_the_best_labels_are_exact_whatever_the_blocks(
+    entries: int, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled, "ENTRIES", entries)
+    torch.manual_seed(1)
+    layer, features = nn.Linear(FEATURES, LABELS), torch.randn(7, FEATURES)
+    places, best = top_labels(features, layer, k)
+    logits = layer(features)
+    expected = logits.topk(min(k, LABELS), dim=1)
+    assert torch.allclose(best, expected.values, atol=1e-6)
+    assert torch.allclose(logits.gather(1, places), expected.values, atol=1e-6)
+
+
+def test_average_precision_by_blocks_is_that_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from partly.metrics import average_precision
+
+    random = np.random.default_rng(0)
+    labels = random.integers(-1, 2, size=(40, 9)).astype(np.int8)
+    labels[:, 2], labels[:, 5] = -1, np.abs(labels[:, 5])
+    features = torch.randn(40, FEATURES)
+    layer = nn.Linear(FEATURES, 9)
+    expected = average_precision(layer(features).detach().numpy(), labels)
+    one_sided = ~((labels == 0).any(axis=0) & (labels == 1).any(axis=0))
+    expected[one_sided] = np.nan
+    monkeypatch.setattr(sampled, "ENTRIES", 80)
+    with torch.no_grad():
+        found = average_precisions(features, layer, LabelTable.from_dense(labels))
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("method", ["partly", "paper"])
+def test_all_columns_at_a_chance_of_one_are_the_full_step(method: str) -> None:
+    table = many_labels()
+    facts = propensity.estimate(table, 3.5)
+    labels = torch.from_numpy(table.dense(np.arange(8)))
+    logits = torch.randn(8, LABELS, requires_grad=True)
+    full = methods.Batch(torch.arange(8), labels, 1)
+    every = replace(full, columns=torch.arange(LABELS), chance=torch.ones(LABELS))
+    slopes = []
+    for batch in (full, every):
+        step = methods.get(method).start(methods.Training(table, facts, epochs=4), {"q": 1.0})
+        slopes.append(torch.autograd.grad(step(logits, batch), logits)[0])
+    assert torch.allclose(*slopes, atol=1e-8)
+
+
+def config(**more: object) -> Config:
+    given = {
+        "options": {"q": 0.05, "teacher": "self", "focus": 0.0},
+        "head": "sampled",
+        "epochs": 12,
+        "batch_size": 32,
+        "learning_rate": 0.05,
+        "hold_out": 0.0,
+        "expected_positives": 3.0,
+        "device": "cpu",
+    }
+    return Config(**(given | more))  # type: ignore[arg-type]
+
+
+def first_hits(table: LabelTable, **more: object) -> float:
+    """Of new images, the share whose first label is one of theirs."""
+    test = many_labels(200, seed=1)
+    columns, probabilities = train(table, config(**more), quiet=True).top(test, 2)
+    assert ((probabilities > 0) & (probabilities < 1)).all()
+    return float((test.dense()[np.arange(200), columns[:, 0]] == 1).mean())
+
+
+def test_what_is_drawn_is_enough_to_learn_from() -> None:
+    table = many_labels()
+    share = first_hits(table)
+    full = first_hits(table, head="full", options={"teacher": "self", "focus": 0.0})
+    assert share > 0.7
+    assert share > full - 0.05
+
+
+def test_the_paper_is_sampled_too() -> None:
+    options = {"q": 0.05, "share": "off"}
+    assert first_hits(many_labels(), method="paper", options=options) > 0.4
+
+
+def test_a_network_in_front_is_trained_as_ever() -> None:
+    assert first_hits(many_labels(), backbone="mlp:32", learning_rate=0.01) > 0.4
+
+
+def test_a_run_goes_on_where_it_was(tmp_path) -> None:
+    table = many_labels()
+    whole = train(table, config(epochs=4, checkpoint_steps=7), tmp_path / "whole", quiet=True)
+
+    from partly import training
+
+    taken = []
+
+    def stop(*given):
+        if len(taken) == 45:
+            raise KeyboardInterrupt
+        taken.append(1)
+        return step(*given)
+
+    step = training.take_step
+    training.take_step = stop
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(table, config(epochs=4, checkpoint_steps=7), tmp_path / "cut", quiet=True)
+    finally:
+        training.take_step = step
+    resumed = train(
+        table, config(epochs=4, checkpoint_steps=7), tmp_path / "cut", quiet=True, resume=True
+    )
+    for name, tensor in whole.model.state_dict().items():
+        assert torch.equal(tensor, resumed.model.state_dict()[name])
+
+
+def test_from_a_table_to_a_run_to_its_first_labels(tmp_path) -> None:
+    """All of it, as a user has it."""
+    table, test = many_labels(), many_labels(200, seed=1)
+    known = {
+        f"E_{part}": np.stack([one.rows, one.indices], axis=1)
+        for part, one in (("train", table), ("test", test))
+    }
+    features = {"X_train": table.features, "X_test": test.features}
+    np.savez(tmp_path / "data.npz", **features, **known, names=table.names)
+    np.savez(tmp_path / "new.npz", X=test.features)
+    given = ["--head", "sampled", "--set", "q=0.05", "--epochs", 6, "--lr", 0.05]
+    run = tmp_path / "run"
+    said = partly_works("train", tmp_path / "data.npz", "--out", run, *given, "--batch-size", 32)
+    assert "is kept" in said.err
+    assert "P@5" in said.out
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["criterion"] == "known positives among the first 5 labels"
+    assert lines[-1]["validation_score"] > lines[0]["validation_score"]
+    assert not (run / "thresholds.json").exists()
+    said = partly_works("evaluate", run, tmp_path / "data.npz")
+    assert "P@1" in said.out
+    scores = tmp_path / "first.csv"
+    partly_works("predict", run, tmp_path / "new.npz", "--top", 2, "--out", scores)
+    rows = scores.read_text().splitlines()
+    assert rows[0] == "id,label,probability"
+    assert len(rows) == 1 + 2 * 200
+    assert rows[1].split(",")[1] in table.names
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"options": {}}, "set q below 1"),
+        ({"method": "an", "options": {}}, "partly, paper"),
+        ({"mix": "logicmix"}, "mix none"),
+        ({"optimiser": "sgd"}, "optimiser adam"),
+        ({"ema": 0.9}, "average"),
+        ({"head": "small"}, "full, sampled"),
+    ],
+)
+def test_what_cannot_be_sampled_is_said(more: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        train(many_labels(), config(**more), quiet=True)
