@@ -35,6 +35,16 @@ CASES: dict[str, tuple[str, str, Config]] = {
     "clipped": ("features", "pal:0.4", replace(FEATURES, method="ign", clip=0.01)),
     "pictures": ("pictures", "pal:0.4", PICTURES),
     "average": ("pictures", "ppl:0.6", replace(PICTURES, options={"teacher": "average"})),
+    "sampled": (
+        "features",
+        "ppl:0.6",
+        replace(FEATURES, head="sampled", options={"q": 0.3}, hold_out=0.2),
+    ),
+    "sampled pictures": (
+        "pictures",
+        "pal:0.4",
+        replace(PICTURES, head="sampled", options={"q": 0.3}),
+    ),
     "logicmix": ("pictures", "pal:0.4", replace(PICTURES, mix="logicmix")),
 }
 ASIDE = {"few aside": 3, "worse": 60}  # images of a validation part

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -254,6 +255,15 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(folder, undisturbed, case
     partly_works("train", data_of(case, folder), "--out", run, "--resume")
     now = files_of(run)
     assert [name for name in before | now if before.get(name) != now.get(name)] == []
+
+
+def test_a_default_that_is_spelt_out_changes_nothing(folder, tmp_path, undisturbed):
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed("partly"), run)
+    before = files_of(run)
+    given = [*CASES["partly"], "--set", "targets=posterior"]
+    partly_works("train", data_of("partly", folder), "--out", run, "--resume", *given)
+    assert files_of(run)[runs.WEIGHTS] == before[runs.WEIGHTS]
 
 
 def test_a_run_is_not_overwritten(folder, undisturbed):

@@ -484,6 +484,13 @@ def test_frequent_and_rare_labels_are_compared_with_the_best(tmp_path):
         assert f"{name} {means}" in text  # the last label has no AP: the tail is one label
 
 
+def test_who_was_told_the_number_of_positives_is_said(tmp_path):
+    results = make_results() | {"positives_an_image": 2.937, "told": ["csl", "partly"]}
+    text = (comparison_report(results, tmp_path / "page.html")).read_text()
+    assert "csl, partly are told how many positives an image has on average, 2.94." in text
+    assert "are told" not in comparison_report(make_results(), tmp_path / "b.html").read_text()
+
+
 def test_without_training_counts_there_are_no_groups(tmp_path):
     results = make_results() | {"train_positives": None}
     page = Page(comparison_report(results, tmp_path / "page.html"))

@@ -64,6 +64,10 @@ class Trial:
     def __str__(self) -> str:
         return f"{self.row} {self.setting} seed {self.seed}"
 
+    def counts(self) -> bool:
+        """Whether its method depends on how many positives an image has."""
+        return registry.get(self.method).needs_expected_positives
+
     def name(self) -> str:
         """A file name that says what it is."""
         row = self.row if self.row == self.method else f"{self.method} {self.row}"
@@ -187,6 +191,8 @@ def run_study(
         "whole": study.whole,
         **describe(source, table, study.rows, configs),
         "command": command,
+        "positives_an_image": known.expected_positives,
+        "told": sorted({t.row for t in study.trials if t.counts()}),
         "labels": list(table.names),
         "settings": study.settings,
         "seeds": sorted({trial.seed for trial in study.trials}),

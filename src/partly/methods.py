@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from partly import draws, losses, stores
-from partly.distributed import Shard
+from partly.distributed import Shard, is_lost
 from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.losses import fused
@@ -208,6 +208,8 @@ class Method:
         except PartlyError:
             raise
         except Exception as error:
+            if is_lost(error):  # another rank, not the options
+                raise
             given = ", ".join(f"{name}={value}" for name, value in options.items())
             raise ConfigError(f"method '{self.name}' cannot work with {given}: {error}") from None
 

@@ -4,6 +4,8 @@ config.json        every option, the labels, their hash, versions of what was us
 metrics.jsonl      one line an epoch
 audit.jsonl        one line an epoch: how good the pseudo-labels are, per label (studies only)
 checkpoint.pt      everything needed to go on after a crash
+rows-*.pt          the part of it that belongs to the images of one rank, where there are several
+pseudo_labels-*    pseudo-labels on disk, and (.undo) how to get back to the checkpoint
 model.safetensors  the weights of the chosen epoch
 eye.safetensors    the frozen backbone in front of it, where only the head was trained
 untuned.safetensors  the head before `--finish cft`
@@ -321,7 +323,9 @@ DESCRIBED = ("images", "features", "labels", "label_counts")  # and covered by a
 
 def check_same(folder: Path | None, began: dict[str, Any], record: dict[str, Any]) -> None:
     """A run can only go on with the choices and labels it began with."""
-    changed = [name for name in record if began.get(name) != record[name]]
+    usual = methods.get(record["method"]).options
+    before, now = ({**r, "options": {**usual, **r.get("options", {})}} for r in (began, record))
+    changed = [name for name in record if before.get(name) != now[name]]
     raise_if(
         (
             f"cannot resume {folder}: {HASHES[name]} have changed"
