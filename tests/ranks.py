@@ -43,7 +43,7 @@ CASES: dict[str, tuple[str, str, Config]] = {
     "sampled pictures": (
         "pictures",
         "pal:0.4",
-        replace(PICTURES, head="sampled", options={"q": 0.3}),
+        replace(PICTURES, head="sampled", options={"q": 0.3}, clip=0.01),
     ),
     "logicmix": ("pictures", "pal:0.4", replace(PICTURES, mix="logicmix")),
 }

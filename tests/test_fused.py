@@ -621,12 +621,12 @@ def test_more_entries_than_32_bits_count() -> None:
 
 def test_who_computes_by_default() -> None:
     small, large = torch.zeros(2, 3), torch.zeros(1, 1).expand(2048, 2048)
-    with mock.patch.object(fused, "_has_compiler", return_value=True):
+    with mock.patch.object(fused, "has_compiler", return_value=True):
         assert fused._choose("auto", small) == "plain"
         assert fused._choose("auto", large) == "compiled"
         with mock.patch.dict(fused._works, {"compiled": False}):
             assert fused._choose("auto", large) == "plain"
-    with mock.patch.object(fused, "_has_compiler", return_value=False):
+    with mock.patch.object(fused, "has_compiler", return_value=False):
         assert fused._choose("auto", large) == "plain"
 
 
@@ -639,7 +639,7 @@ def test_what_cannot_be_compiled_is_computed_plainly_and_said() -> None:
     with (
         mock.patch.object(closed, "bce", broken),
         mock.patch.object(fused, "WORTH_COMPILING", 1),
-        mock.patch.object(fused, "_has_compiler", return_value=True),
+        mock.patch.object(fused, "has_compiler", return_value=True),
         mock.patch.dict(fused._works, clear=True),
     ):
         with pytest.raises(ConfigError, match="'compiled' cannot compute here: no compiler"):

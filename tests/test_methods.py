@@ -285,7 +285,9 @@ def test_stores_survive_a_checkpoint(name: str) -> None:
         file = io.BytesIO()
         torch.save(store.state_dict(), file)
         file.seek(0)
-        resumed.stores[key].load_state_dict(torch.load(file, weights_only=True))
+        kept = torch.load(file, weights_only=True)
+        for part, tensor in resumed.stores[key].state_dict().items():
+            tensor.copy_(kept[part])
     assert going.stores.keys() == resumed.stores.keys()
     later = range(4, 6)
     assert some_steps(step, going, later) == some_steps(again, resumed, later)

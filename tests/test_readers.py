@@ -112,6 +112,15 @@ def test_npz_of_entries(npz: Callable[..., Path]) -> None:
         ({"E_train": np.array([[5, 0]])}, "E_train has rows outside 0 … 4"),
         ({"E_train": np.array([[0, 0]]), "Y_test": np.zeros((3, 10))}, "Y_test stands beside"),
         ({"E_train": np.array([[0, 0, 2]])}, "a known label is 1 or 0"),
+        (
+            {
+                "E_train": np.array([[0, 0]]),
+                "E_test": np.array([[0, 0]]),
+                "X_test": np.ones((3, 9)),
+            },
+            "the parts have different numbers of features: X_train 4, X_test 9",
+        ),
+        ({"E_train": np.array([[0, 0]]), "ids_train": np.array(["a"])}, "ids_train has shape (1,)"),
     ],
 )
 def test_npz_of_entries_refuses(npz: Callable[..., Path], given: dict, sentence: str) -> None:

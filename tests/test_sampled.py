@@ -90,7 +90,12 @@ def test_a_share_of_one_is_all_labels_and_a_ramp_gets_there() -> None:
     assert len(head.draw(rows, 4, 0)) == LABELS
 
 
-def test_the_chance_of_an_unknown_entry_is_what_it_is() -> None:
+@pytest.mark.parametrize("rounding", [10**9, 1])
+def test_the_chance_of_a_label_to_be_drawn_is_what_it_is(
+    rounding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampled, "MANY", rounding)
+    monkeypatch.setattr(sampled, "ROUND", 16)
     table, batch = many_labels(), 20
     head, random = open_head(table), np.random.default_rng(0)
     there = np.zeros(LABELS)
@@ -176,6 +181,45 @@ def test_average_precision_by_blocks_is_that_of_the_whole(monkeypatch: pytest.Mo
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+def test_the_gradient_of_what_is_drawn() -> None:
+    """Written out: the loss sees logits shifted by half of log 1/ρ where positives alone are known
+    and all of them are, and is a mean over all labels, drawn or not."""
+    table = many_labels()
+    facts = propensity.estimate(table, 1.0001 * table.known / len(table))
+    training = methods.Training(table, facts, epochs=4)
+    step = methods.get("partly").start(training, {"q": 0.1, "teacher": "self", "focus": 0.0})
+    columns, rows = np.array([0, 3, 50, 119]), np.arange(8)
+    chance = torch.linspace(0.1, 1.0, LABELS)
+    labels = torch.from_numpy(table.dense(rows, columns))
+    logits = torch.randn(8, 4, requires_grad=True)
+    drawn = {"columns": torch.from_numpy(columns), "chance": chance}
+    batch = methods.Batch(torch.from_numpy(rows), labels, 1, **drawn)
+    (found,) = torch.autograd.grad(step(logits, batch), logits)
+    shifted = logits.detach() - 0.5 * torch.log(chance[columns])
+    expected = (torch.sigmoid(shifted) - (labels == 1).float()) / (8 * LABELS)
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-7)
+
+
+def test_a_whole_tilt_leaves_rare_labels_as_likely_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    table = many_labels(3000)
+    rare = table.counts_by_label().positive < 40
+
+    def expected(**more: object) -> float:
+        found = train(table, config(epochs=20, **more), quiet=True).probabilities(table)
+        return float(found[:, rare].sum() / len(table))
+
+    truth = table.counts_by_label().positive[rare].sum() / len(table)
+    found = {}
+    for tilt in (0.0, 0.5, 1.0):
+        monkeypatch.setattr(methods, "TILT", tilt)
+        found[tilt] = expected()
+    assert found[1.0] == pytest.approx(truth, rel=0.15)
+    assert found[1.0] < found[0.5] < found[0.0]
+    assert found[0.0] > 1.5 * truth
+
+
 @pytest.mark.parametrize("method", ["partly", "paper"])
 def test_all_columns_at_a_chance_of_one_are_the_full_step(method: str) -> None:
     table = many_labels()
@@ -258,6 +302,22 @@ def test_a_run_goes_on_where_it_was(tmp_path) -> None:
         assert torch.equal(tensor, resumed.model.state_dict()[name])
 
 
+def test_one_c_for_all_where_an_image_has_one_known_positive(capsys) -> None:
+    table = many_labels(methods.MANY)
+    single = table.keep(np.diff(table.rows, prepend=-1) > 0)
+    for head, said in (("full", True), ("sampled", False)):
+        options = {"teacher": "self"} | ({"q": 0.05} if head == "sampled" else {})
+        train(single, config(head=head, epochs=1, batch_size=1000, options=options))
+        assert ("smaller where an image has more" in capsys.readouterr().err) == said
+
+
+def test_a_study_of_many_labels_is_refused(tmp_path) -> None:
+    from partly.experiments import compare
+
+    with pytest.raises(ConfigError, match="head is full there"):
+        compare(tmp_path, tmp_path / "out", methods=["partly"], config=config())
+
+
 def test_from_a_table_to_a_run_to_its_first_labels(tmp_path) -> None:
     """All of it, as a user has it."""
     table, test = many_labels(), many_labels(200, seed=1)
@@ -290,8 +350,12 @@ def test_from_a_table_to_a_run_to_its_first_labels(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"options": {}}, "set q below 1"),
+        ({"options": {}}, "set q between 0 and 1"),
+        ({"options": {"q": 0}}, "set q between 0 and 1"),
+        ({"options": {"q": "0.2:1"}}, "set q between 0 and 1"),
+        ({"method": "paper", "options": {}}, "set q between 0 and 1"),
         ({"method": "an", "options": {}}, "partly, paper"),
+        ({"pseudo_labels": "disk"}, "choose sparse"),
         ({"mix": "logicmix"}, "mix none"),
         ({"optimiser": "sgd"}, "optimiser adam"),
         ({"ema": 0.9}, "average"),

@@ -20,6 +20,7 @@ from partly.errors import ConfigError, DataError, RunError
 from partly.experiments import is_full
 from partly.hiding import hide
 from partly.labels import LabelTable
+from partly.losses import fused
 from partly.metrics import mean_average_precision
 from partly.schedules import learning_rate_factor
 from partly.training import Config, train
@@ -838,3 +839,22 @@ def test_missing_pictures_are_named_before_anything_is_written(tmp_path, picture
     with pytest.raises(DataError, match=r"2 of 160 images are missing: /nowhere/a\.png"):
         train(table, PICTURES, tmp_path / "run", quiet=True)
     assert not Path(tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(not fused.has_compiler(), reason="no C++ compiler")
+def test_a_compiled_model_learns_the_same(tmp_path):
+    table = feature_table(200)
+    ends = [
+        train(table, replace(QUICK, backbone="mlp:8", compile=compiled, epochs=1), quiet=True)
+        for compiled in (False, True)
+    ]
+    one, other = (end.model.state_dict() for end in ends)
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.allclose(tensor, other[name], atol=1e-4)
+
+
+def test_without_a_compiler_it_says_so(monkeypatch):
+    monkeypatch.setattr(fused, "has_compiler", lambda: False)
+    with pytest.raises(ConfigError, match=r"compile needs a C\+\+ compiler"):
+        train(feature_table(200), replace(QUICK, compile=True), quiet=True)

@@ -187,8 +187,8 @@ Finish = Annotated[
 KeptIn = Annotated[
     str | None,
     typer.Option(
-        help="where those that a method remembers are kept: memory; disk: a file in the run's "
-        "folder; sparse or sparse:16: the 64 or 16 entries of an image that say most [memory]"
+        help="where pseudo-labels that a method remembers are kept: memory; disk: a file in the "
+        "run's folder; sparse or sparse:16: the 64 or 16 entries of an image that say most [memory]"
     ),
 ]
 ImageSize = Annotated[int | None, typer.Option(help="images become this square [448]")]

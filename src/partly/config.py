@@ -4,6 +4,7 @@ What enters: what a user chose, and the data. What leaves: a complete, checked `
 of which is written into the run's folder.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -128,22 +129,25 @@ class Config:
         if self.head_only and self.mix != "none":
             yield "head_only looks at each image by itself: it cannot mix them"
 
-        if self.head == "sampled":
+        known = {methods.plain_name(name) for name in methods.available()}
+        if self.head == "sampled" and methods.plain_name(self.method) in known:
             yield from self._against_sampling()
 
     def _against_sampling(self) -> Iterator[str]:
         """Why a head cannot be sampled with these choices."""
         usual = methods.get(self.method).options.get("q", 1)
-        if str(self.options.get("q", usual)) in methods.ONES:
+        if not all(0 < end < 1 for end in _ends(self.options.get("q", usual))):
             able = [name for name in methods.available() if "q" in methods.get(name).options]
             yield (
-                "head sampled computes a share q of the labels a step: set q below 1, such as "
-                f"q=0.01, with one of the methods {', '.join(able)}"
+                "head sampled computes a share q of the labels a step: set q between 0 and 1, such "
+                f"as q=0.01, with one of the methods {', '.join(able)}"
             )
         unfit = {"optimiser": "adam", "mix": "none", "finish": "none", "linear_start": False}
         for name, value in unfit.items():
             if getattr(self, name) != value:
                 yield f"head sampled goes with {name} {value}, not with {getattr(self, name)}"
+        if self.pseudo_labels == "disk":
+            yield "head sampled changes a few entries of a row, and disk writes all: choose sparse"
         if self.ema:
             yield "head sampled keeps no average of the weights: leave ema open or set it to 0"
 
@@ -211,6 +215,14 @@ class Config:
             head_factor=self.head_factor or (10.0 if tuned else 1.0),
             warmup=(0.0 if linear else 0.05) if self.warmup is None else self.warmup,
         )
+
+
+def _ends(ramp: Any) -> list[float]:
+    """Both ends of start:end, or a number; nan for what is neither."""
+    try:
+        return [float(end) for end in str(ramp).split(":")]
+    except ValueError:
+        return [math.nan]
 
 
 def usual_batch_size(images: int, smallest: int, largest: int) -> int:

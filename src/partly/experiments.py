@@ -168,6 +168,8 @@ def run_study(
     if not study.trials:
         raise ConfigError("there is nothing to train: name a method, a setting and a seed or more")
     config = replace(config or Config(), hold_out=0.0)
+    if config.head == "sampled":
+        raise ConfigError("a comparison looks at all labels of all images: head is full there")
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
     source, config, table = open_study(Source.of(data), config, say)
     train = part_of(table, "train")

@@ -91,14 +91,10 @@ def scores(judge: Judge) -> tuple[np.ndarray, str]:
     where labels are very many, a number an image [N]."""
     if judge.labels is not None:
         return ranking.sharded_select_scores(judge.logits(), judge.labels)
-    top = first_labels(judge.predictor, judge.table)
+    table, judged_by = judge.table, judge.predictor
+    top = distributed.in_parts(len(table), lambda own: judged_by.top(table.take(own), FIRST)[0])
     hits = ranking.among(top, ranking.entries(judge.table, POSITIVE))
     return hits.mean(axis=1), f"known positives among the first {FIRST} labels"
-
-
-def first_labels(predictor: runs.Predictor, table: LabelTable) -> np.ndarray:
-    """The likeliest labels of each image, as columns [N, FIRST], each rank looking at a part."""
-    return distributed.in_parts(len(table), lambda own: predictor.top(table.take(own), FIRST)[0])
 
 
 def thresholds(judge: Judge, result: runs.Predictor) -> np.ndarray | None:

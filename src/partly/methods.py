@@ -89,8 +89,6 @@ class Store(Protocol):
 
     def state_dict(self) -> dict[str, Any]: ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
-
 
 @dataclass
 class Training:
@@ -103,6 +101,7 @@ class Training:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     kind: str = "linear"  # of model: linear or mlp on features, else the name of a backbone
     fine_tuned: bool = False  # whether the backbone has learnt elsewhere before
+    sampled: bool = False  # whether a step is about some of the labels only
     averaged: bool = False  # whether an average of the model's weights is kept
     audited: bool = (
         False  # whether pseudo-labels are to be remembered, to compare them with a truth
@@ -333,9 +332,9 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
             f"a prior on the head, {strength:.2g}·|W|² beside the likelihood of all entries, "
             "for labels with few known positives",
         )
-    if kind in ("linear", "mlp") or config.head == "sampled":
+    if kind in ("linear", "mlp"):
         return
-    if config.ema is None or config.ema > 0:
+    if config.head == "full" and (config.ema is None or config.ema > 0):
         yield Pick("ema", 0.99, "an average of steps generalises better than the last one")
         yield Pick("schedule", "constant", "steps of one size, for it is their average that counts")
     if config.fine_tuned(kind):
@@ -378,7 +377,7 @@ def _partly(
     plain = (str(weight), str(q), share) in ((one, two, "off") for one in ONES for two in ONES)
     training.teacher = choose_teacher(training, teacher, plain)
     known, labels = training.propensity, len(training.table.names)
-    by_image = known.single and len(training.table) >= MANY
+    by_image = known.single and len(training.table) >= MANY and not training.sampled
     if by_image:
         training.notes.append("partly takes c₊ to be smaller where an image has more positives")
     if training.teacher == "network":
@@ -410,7 +409,7 @@ def _partly(
         taught = batch.teacher is not None
         believed = batch.teacher if batch.teacher is not None else logits.detach()
         positive, negative = batch.of_labels(c_positive), batch.of_labels(c_negative)
-        if by_image and batch.columns is None:  # which takes all labels of an image to tell
+        if by_image:
             seen = batch.own if taught and batch.own is not None else batch.labels
             positive = chance_of_single(believed, seen, positive)
         chances: dict[str, Any] = {"c_positive": positive, "c_negative": negative}
@@ -667,8 +666,15 @@ from_loss(
 )
 
 
+def _remembers_all(training: Training, name: str) -> None:
+    """What is decided for good cannot be kept for some entries only."""
+    if stores.is_sparse(training.keep):
+        raise ConfigError(f"{name} remembers what it decides of every entry: not sparse, but disk")
+
+
 @method("ll-cp", "large losses are flipped for good", search={"rate": (0.0005, 0.001, 0.002)})
 def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
+    _remembers_all(training, "ll-cp")
     flipped = training.pseudo_labels("flipped", start=0.0, dtype="uint8")
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -697,6 +703,7 @@ def _curriculum(
             f"a logit cannot be above {positive:g} for a positive and below {-negative:g} for a "
             "negative without being both: raise positive or negative"
         )
+    _remembers_all(training, "curriculum")
     decided = training.pseudo_labels(start=0.5, dtype="uint8")  # ½: still unknown
 
     def step(logits: Tensor, batch: Batch) -> Tensor:

@@ -307,7 +307,8 @@ def _label_rows(config: Record, result: Record, thresholds: Record) -> list[dict
         return []
     shown = list(range(len(config["labels"])))
     if len(shown) > MOST_ROWS:  # a page of a million rows opens nowhere
-        shown = sorted(shown, key=lambda place: -columns["positive"][place])[:MOST_ROWS]
+        positive = columns.get("positive", shown)
+        shown = sorted(shown, key=lambda place: -positive[place])[:MOST_ROWS]
     return [
         {"name": config["labels"][place]} | {key: column[place] for key, column in columns.items()}
         for place in shown

@@ -39,6 +39,7 @@ CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
+TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
 
@@ -173,20 +174,30 @@ class Predictor:
 
         However many labels there are, their logits never exist all at once.
         """
+        return self.top_of(self.seen(table), k)
+
+    def seen(self, table: LabelTable) -> np.ndarray:
+        """What the backbone sees [N, F]: all that the last layer needs."""
+        with torch.inference_mode():
+            blocks = [self.model.backbone(b).float().cpu() for b in self._batches(table)]
+        return torch.cat(blocks).numpy()
+
+    def top_of(self, seen: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """`top` of what was seen."""
         columns, best = [], []
         with torch.inference_mode():
-            for batch in self._batches(table):
-                found, logits = top_labels(self.model.backbone(batch), self.model.head, k)
+            for rows in torch.from_numpy(seen).split(TOGETHER):
+                found, logits = top_labels(rows.to(self.device), self.model.head, k)
                 columns.append(found.cpu())
                 best.append(logits.cpu())
         return torch.cat(columns).numpy(), self.to_probabilities(torch.cat(best))
 
-    def average_precisions(self, table: LabelTable) -> np.ndarray:
+    def average_precisions(self, seen: np.ndarray, table: LabelTable) -> np.ndarray:
         """AP of each label [L] by its known entries, a block of labels after the other; nan where
         no positive or no negative is known."""
         with torch.inference_mode():
-            seen = torch.cat([self.model.backbone(batch) for batch in self._batches(table)])
-            return average_precisions(seen, self.model.head, table)
+            features = torch.from_numpy(seen).to(self.device)
+            return average_precisions(features, self.model.head, table)
 
     def _batches(self, table: LabelTable) -> Iterator[Tensor]:
         """The inputs of the model, on its device."""

@@ -4,14 +4,16 @@ What enters: the rows of a batch. What leaves: the labels that this step is abou
 [B, C], and a head of which only those rows have moved. Time and memory of a step follow C, not L.
 
 The labels of a step are all of which something is known in the batch, and a share q of the others,
-drawn for the whole batch. So a known entry is always there, and an unknown one with a chance
+drawn for the whole batch. So a known entry is always there, and an unknown one with a chance of
+about
 
     ρ = 1 - (1 - a)ᴮ (1 - q),      a the share of images in which its label is known.
 
 The model would learn that unknown entries are rarer than they are, most of all those of rare
 labels. To weigh each 1/ρ times would be right on average, and so noisy that much less is learnt
-from as many steps. Instead the loss sees logits that are tilted as the sample is, and what is
-learnt below the tilt needs none. A whole tilt leaves probabilities as good as a full head's, by
+from as many steps. Instead the loss of `partly` sees logits that are tilted as the sample is, and
+what is learnt below the tilt needs none (`paper` takes means of what is drawn, as it says). A whole
+tilt leaves probabilities as good as a full head's, by
 their likelihood; half of it (TILT) ranks labels as well as a full head does, and calls rare ones
 likelier than they are. docs/performance.md has the figures.
 
@@ -55,7 +57,7 @@ class SampledHead:
         self.columns = torch.zeros(0, dtype=torch.int64, device=layer.weight.device)
         self.rows: list[Tensor] = []
         self.chance = torch.ones(len(table.names), device=layer.weight.device)  # ρ [L]
-        self.chance_of = (0, 0)  # so many images, in this epoch
+        self.chance_of = (0, 0, False)  # so many images, in this epoch, rounded or not
 
     def draw(self, rows: np.ndarray, epoch: int, step: int) -> np.ndarray:
         """The labels of a step [C], ascending: known ones of these images, and a sample."""
@@ -64,31 +66,35 @@ class SampledHead:
             return np.arange(labels)
         # So many draws, some of them twice, leave out a label with a chance of 1 - q.
         count = math.ceil(math.log1p(-q) / math.log1p(-1 / labels))
-        numbers = np.arange(count)
+        numbers = np.arange(count + 4 * ROUND)
         drawn = draws.bits(self.seed, draws.PICK, step, numbers, np.zeros(1, np.int64)) % labels
         self.marked[self.table.known_columns(rows)] = True
-        self.marked[drawn] = True
+        self.marked[drawn[:count]] = True
         columns = np.flatnonzero(self.marked)
-        if len(columns) >= MANY and len(columns) + ROUND <= labels:
-            columns = self._rounded(columns, step)
+        if len(columns) >= MANY:
+            more = drawn[count:][~self.marked[drawn[count:]]]
+            more = more[np.sort(np.unique(more, return_index=True)[1])]  # each once, as they came
+            self.marked[more[: -len(columns) % ROUND]] = True
+            columns = np.flatnonzero(self.marked)
         self.marked[columns] = False
         return columns
 
-    def _rounded(self, columns: np.ndarray, step: int) -> np.ndarray:
-        """A few more, up to a multiple of ROUND: those that come after a place that is drawn."""
-        short, labels = -len(columns) % ROUND, len(self.marked)
-        at = draws.seed_of(self.seed, draws.PICK, step, labels) % labels
-        around = np.unique((at + np.arange(8 * ROUND)) % labels)
-        return np.sort(np.concatenate([columns, around[~self.marked[around]][:short]]))
-
     def take(self, columns: Tensor, images: int, epoch: int) -> None:
         """Take out the rows of these labels [C], for one step with so many images."""
-        if self.chance_of != (images, epoch):
-            left = 1 - ramp(self.q, epoch, self.epochs)
-            self.chance_of = (images, epoch)
+        rounded = len(columns) >= MANY
+        if self.chance_of != (images, epoch, rounded):
+            self.chance_of = (images, epoch, rounded)
+            more = ROUND / 2 / len(self.marked) if rounded else 0.0
+            left = 1 - min(1.0, ramp(self.q, epoch, self.epochs) + more)
             self.chance = 1 - torch.exp(images * self.log_missed) * left
         self.columns = columns
         self.rows = [p.index_select(0, columns).requires_grad_() for p in self.layer.parameters()]
+
+    def add_up_gradients(self) -> None:
+        """Ranks have drawn the same rows: each has a part of their gradients."""
+        for rows in self.rows:
+            assert rows.grad is not None
+            distributed.add_up(rows.grad)
 
     def __call__(self, features: Tensor) -> Tensor:
         weight, bias = self.rows
@@ -98,8 +104,9 @@ class SampledHead:
 class RowAdam(torch.optim.Optimizer):
     """Adam on the rows that a step has drawn; the others, and what is remembered of them, rest.
 
-    It does what `torch.optim.SparseAdam` does, without a sparse tensor: no row comes twice. Ranks
-    have drawn the same rows, and add up their gradients.
+    It does what `torch.optim.SparseAdam` does, without a sparse tensor: no row comes twice. As
+    there, the correction of a young average follows the steps of all rows: one that is first drawn
+    late takes a larger first step. To correct each row by its own visits learnt no better.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], head: SampledHead, lr: float) -> None:
@@ -113,7 +120,7 @@ class RowAdam(torch.optim.Optimizer):
         columns = self.head.columns
         for parameter, rows in zip(self.head.layer.parameters(), self.head.rows, strict=True):
             assert rows.grad is not None
-            group, gradient = rates[id(parameter)], distributed.add_up(rows.grad)
+            group, gradient = rates[id(parameter)], rows.grad
             if group["weight_decay"]:  # at each step, had the row been drawn
                 pull = group["weight_decay"] / self.head.chance[columns]
                 gradient = gradient + rows.detach() * pull.view(-1, *[1] * (rows.ndim - 1))
@@ -147,7 +154,6 @@ def top_labels(features: Tensor, layer: nn.Linear, k: int) -> tuple[Tensor, Tens
     """The k labels with the highest logits of each row, and those logits [B, k], best first.
 
     Exact, without a matrix of all logits: labels come in blocks, and of each block the best stay.
-    Of equal logits the label that comes first is first.
     """
     labels, k = layer.out_features, min(k, layer.out_features)
     width = max(k, ENTRIES // max(len(features), 1))
@@ -167,6 +173,8 @@ def average_precisions(features: Tensor, layer: nn.Linear, table: LabelTable) ->
     """AP of each label [L] by its known entries; nan where no positive or no negative is known."""
     counts = table.counts_by_label()
     judged = np.flatnonzero((counts.positive > 0) & (counts.negative > 0))
+    if not len(judged):
+        return np.full(len(table.names), np.nan)
     result = np.full(len(table.names), np.nan)
     width = max(1, ENTRIES // max(len(table), 1))
     for first in range(0, len(judged), width):

@@ -30,6 +30,7 @@ from partly.data import Inputs, open_inputs, split_into_chunks
 from partly.distributed import Shard
 from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
+from partly.losses import fused
 from partly.processes import keep_memory
 from partly.progress import silent, tell
 from partly.sampled import RowAdam, SampledHead
@@ -233,6 +234,7 @@ def start(
         device,
         kind=config.kind(table),
         fine_tuned=config.fine_tuned(config.kind(table)),
+        sampled=config.head == "sampled",
         averaged=bool(config.ema),
         audited=audited,
         keep=config.pseudo_labels,
@@ -280,6 +282,8 @@ def start(
         network = models.build(TEACHER, len(table.names), width).to(device)
     average = copy.deepcopy(model).eval().requires_grad_(False) if config.ema else None
     stepped: nn.Module = model if sampled is None else model.backbone
+    if config.compile and not fused.has_compiler():
+        raise ConfigError("compile needs a C++ compiler, such as g++: install one, or leave it out")
     if config.compile:  # in place: weights keep their names
         for module in (stepped, average):
             if module is not None:

@@ -92,13 +92,6 @@ class PseudoLabels:
         """What a checkpoint keeps: the rows of this rank."""
         return {"values": self.values[: len(self.shard)]}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take the values of a checkpoint."""
-        for name, mine in self.state_dict().items():
-            if state[name].dtype != mine.dtype:
-                raise RunError(f"stored as {state[name].dtype}, not as {mine.dtype}")
-            mine.copy_(state[name])
-
     def _index(self, rows: Tensor, columns: Tensor | None) -> Any:
         places = self.shard.places(rows)
         return places if columns is None else (places[:, None], columns)
@@ -535,7 +528,10 @@ def undo(journal: Path, table: np.ndarray) -> None:
         end = middle + count * width
         if count < 1 or end > len(held):
             break
-        records.append((held[begin + 8 : middle].view(np.int64), held[middle:end]))
+        places = held[begin + 8 : middle].view(np.int64)
+        if places.min() < 0 or places.max() >= len(table):
+            raise RunError(f"{journal} is damaged: it names rows that its file does not have")
+        records.append((places, held[middle:end]))
         begin = end
     for places, old in reversed(records):
         table[places] = old.view(table.dtype).reshape(len(places), -1)

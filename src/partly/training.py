@@ -123,7 +123,7 @@ def train(
         table,
         config,
         fresh=not has_checkpoint,
-        audited=truth is not None,
+        audited=truth is not None and config.head == "full",  # of all entries
         folder=folder,
         guess=guess if may_guess else lambda: known_share,
     )
@@ -192,6 +192,8 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     for optimiser in state.optimisers:
         optimiser.zero_grad(set_to_none=True)
     loss.backward()
+    if state.sampled is not None:
+        state.sampled.add_up_gradients()
     if state.config.clip:
         drawn = [] if state.sampled is None else state.sampled.rows
         nn.utils.clip_grad_norm_([*state.model.parameters(), *drawn], state.config.clip)

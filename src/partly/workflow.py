@@ -25,6 +25,7 @@ from partly.source import Source
 from partly.training import train
 
 Say = Callable[[str], None]
+LARGEST_TABLE = 2**31  # probabilities that are written out one by one
 
 
 def train_run(
@@ -133,7 +134,8 @@ def _evaluate(
 
 def _measure_many(predictor: runs.Predictor, table: LabelTable) -> dict[str, Any]:
     """What can be measured without a matrix of all images and labels."""
-    top = judging.first_labels(predictor, table)
+    seen = distributed.in_parts(len(table), lambda own: predictor.seen(table.take(own)))
+    top, _ = predictor.top_of(seen, judging.FIRST)
     positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
     shares = ranking.label_propensities(
@@ -141,7 +143,7 @@ def _measure_many(predictor: runs.Predictor, table: LabelTable) -> dict[str, Any
     )
     plain = ranking.precision_at_k(top, positives, given)
     fair = ranking.propensity_scored_precision_at_k(top, positives, shares)
-    precisions = predictor.average_precisions(table)
+    precisions = predictor.average_precisions(seen, table)
     scored = np.isfinite(precisions)
     named = {"P": plain, "PSP": fair}
     return {
@@ -215,6 +217,11 @@ def predict_run(
     source = Source.of(images)
     raise_if(source.problems(), ConfigError)
     table, bad = source.usable(_to_predict(source, predictor.names), say)
+    if top is None and len(table) * len(predictor.names) > LARGEST_TABLE:
+        raise ConfigError(
+            f"{len(table):,} images × {len(predictor.names):,} labels are more than one table "
+            "holds: ask for the likeliest with --top, such as --top 5"
+        )
     if top is None:
         lines = _wide(predictor, table, predictor.probabilities(table))
     else:

@@ -38,6 +38,8 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
         found = ", ".join(arrays) or "nothing"
         raise DataError(f"{path} has no X_train and Y_train; it has {found}")
     names = next((arrays[key] for key in ("names", "label_names") if key in arrays), None)
+    if listed and convention != "partly":
+        raise DataError(f"{path} lists known entries, 1 or 0: there is no convention {convention}")
     if listed:
         return _from_entries(arrays, parts, names)
     raise_if(_shape_problems(arrays, parts, names), DataError)
@@ -84,6 +86,7 @@ def _from_entries(arrays: Arrays, parts: list[str], names: np.ndarray | None) ->
 def _entry_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) -> Iterator[str]:
     if names is not None and names.ndim != 1:
         yield f"label names have shape {names.shape}, not one dimension"
+    yield from _feature_problems(arrays, parts)
     if dense := [split for split in SPLITS if f"Y_{split}" in arrays]:
         yield f"Y_{dense[0]} stands beside a list of entries: give E for all parts, or Y"
     for split in parts:
@@ -118,28 +121,40 @@ def _shape_problems(arrays: Arrays, parts: list[str], names: np.ndarray | None) 
     if names is not None and names.ndim != 1:
         yield f"label names have shape {names.shape}, not one dimension"
         return
-    widths: dict[str, dict[int, str]] = {"X": {}, "Y": {}}
+    tables = {f"Y_{split}": _unpacked(arrays[f"Y_{split}"], names) for split in parts}
+    yield from _width_problems("labels", tables)
+    yield from _feature_problems(arrays, parts)
     for split in parts:
-        features = arrays[f"X_{split}"]
-        labels = _unpacked(arrays[f"Y_{split}"], names)
-        for letter, array in (("X", features), ("Y", labels)):
-            if array.ndim != 2:
-                yield f"{letter}_{split} has shape {array.shape}, not two dimensions"
-                return
-            widths[letter].setdefault(array.shape[1], f"{letter}_{split}")
-        if features.dtype.kind not in "biuf":
-            yield f"X_{split} is not numbers but {features.dtype}"
+        features, labels = arrays[f"X_{split}"], tables[f"Y_{split}"]
+        if features.ndim != 2 or labels.ndim != 2:
+            continue
         if len(labels) != len(features):
             yield f"Y_{split} has {len(labels)} rows, X_{split} has {len(features)}"
         if names is not None and labels.shape[1] != len(names):
             yield f"Y_{split} has {labels.shape[1]} columns for {len(names)} names"
-        own = arrays.get(f"ids_{split}")
-        if own is not None and own.shape != (len(features),):
+
+
+def _feature_problems(arrays: Arrays, parts: list[str]) -> Iterator[str]:
+    """What is wrong with features and ids, however labels are given."""
+    yield from _width_problems("features", {f"X_{split}": arrays[f"X_{split}"] for split in parts})
+    for split in parts:
+        features, own = arrays[f"X_{split}"], arrays.get(f"ids_{split}")
+        if features.dtype.kind not in "biuf":
+            yield f"X_{split} is not numbers but {features.dtype}"
+        if own is not None and features.ndim == 2 and own.shape != features.shape[:1]:
             yield f"ids_{split} has shape {own.shape} for {len(features)} rows of X_{split}"
-    for kind, found in (("features", widths["X"]), ("labels", widths["Y"])):
-        if len(found) > 1:
-            listed = ", ".join(f"{name} {width}" for width, name in found.items())
-            yield f"the parts have different numbers of {kind}: {listed}"
+
+
+def _width_problems(kind: str, tables: Arrays) -> Iterator[str]:
+    widths: dict[int, str] = {}
+    for name, table in tables.items():
+        if table.ndim != 2:
+            yield f"{name} has shape {table.shape}, not two dimensions"
+        else:
+            widths.setdefault(table.shape[1], name)
+    if len(widths) > 1:
+        listed = ", ".join(f"{name} {width}" for width, name in widths.items())
+        yield f"the parts have different numbers of {kind}: {listed}"
 
 
 def _ids(split: str, arrays: Arrays) -> np.ndarray:

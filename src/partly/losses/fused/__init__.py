@@ -230,7 +230,7 @@ def _choose(backend: str, logits: Tensor) -> str:
     if logits.is_cuda and _works.get("triton", True) and not _against_triton(logits):
         return "triton"
     large = logits.device.type == "cpu" and logits.numel() >= WORTH_COMPILING
-    if large and _works.get("compiled", True) and _has_compiler():
+    if large and _works.get("compiled", True) and has_compiler():
         return "compiled"
     return "plain"
 
@@ -253,7 +253,8 @@ def _has_triton() -> bool:
 
 
 @cache
-def _has_compiler() -> bool:
+def has_compiler() -> bool:
+    """Whether torch.compile finds what it needs."""
     compilers = (os.environ.get("CXX"), "g++", "clang++", "cl")
     return any(name is not None and shutil.which(name) for name in compilers)
 
