@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -284,6 +285,7 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     every[f"{machine}, {backend}"] = {
+        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         "copy_gigabytes_a_second": round(speed / 1e9, 1),
         "shapes": found,
         "cores": os.cpu_count(),

@@ -2,10 +2,12 @@
 
 What enters: a size. What leaves: seconds and peak memory of `partly.hide` for each setting, beside
 a floor measured in the same run: one uniform number a known label from NumPy's generator and one
-boolean mask of the same arrays. A line each on the terminal, and benchmarks/results/hiding.json.
+boolean mask of the same arrays. A line each on the terminal, and benchmarks/results/hiding.json,
+with an entry for each size.
 
     python benchmarks/hiding.py
-    python benchmarks/hiding.py --images 100000 --out hiding.json
+    python benchmarks/hiding.py --images 56500
+    python benchmarks/hiding.py --quick         a second, nothing is written
 """
 
 import argparse
@@ -13,6 +15,7 @@ import json
 import os
 import platform
 import resource
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -92,8 +95,10 @@ def main() -> None:
     parser.add_argument("--labels", type=int, default=600)
     parser.add_argument("--known", type=int, default=5, help="known labels an image")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--quick", action="store_true", help="20,000 images; nothing is written")
     options = parser.parse_args()
+    if options.quick:
+        options.images = 20_000
 
     start = time.perf_counter()
     table = make_table(options.images, options.labels, options.known)
@@ -109,7 +114,10 @@ def main() -> None:
     dense = options.images * options.labels / MEBIBYTE
     print(f"peak of the whole process {process:.0f} MiB; dense labels would take {dense:.0f} MiB")
 
+    if options.quick:
+        return
     result = {
+        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         "images": options.images,
         "labels": options.labels,
         "known": table.known,
@@ -126,9 +134,10 @@ def main() -> None:
             "numpy": np.__version__,
         },
     }
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=2) + "\n")
-    print(f"written to {options.out}")
+    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    every[f"{options.images} images, {options.labels} labels"] = result
+    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
+    print(f"written to {RESULTS}")
 
 
 if __name__ == "__main__":

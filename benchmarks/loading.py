@@ -13,6 +13,7 @@ device has its own entry.
 
     python benchmarks/loading.py
     python benchmarks/loading.py --images 3072 --workers 12 --gpu-workers 6 --batch-size 64
+    python benchmarks/loading.py --quick        half a minute, nothing is written
 """
 
 import argparse
@@ -166,7 +167,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--backbone", default="resnet50")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     options = parser.parse_args()
+    if options.quick:
+        options.images, options.batch_size, options.seconds = 32, 4, 0.5
+        options.workers, options.backbone = min(options.workers, 2), "small:32"
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as folder:
         with ProcessPoolExecutor() as pool:
@@ -195,6 +200,8 @@ def main() -> None:
         "ratios": {key: round(value, 2) for key, value in ratios.items()},
     }
     print(json.dumps(entry, indent=2))
+    if options.quick:
+        return
     stored = json.loads(options.out.read_text()) if options.out.is_file() else {}
     options.out.write_text(json.dumps(stored | {name: entry}, indent=2) + "\n")
 

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,7 @@ def main() -> None:
     machine = torch.cuda.get_device_name() if gpu else platform.machine()
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     every[machine] = {
+        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         **sizes,
         "epochs": epochs,
         "seeds": seeds,

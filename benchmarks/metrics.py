@@ -16,7 +16,8 @@ A line each on the terminal, and benchmarks/results/metrics.json, with an entry 
 a GPU, also its seconds and memory. torchmetrics takes minutes at the default size.
 
     python benchmarks/metrics.py
-    python benchmarks/metrics.py --quick
+    python benchmarks/metrics.py --images 12544
+    python benchmarks/metrics.py --quick        half a minute, nothing is written
 """
 
 import argparse
@@ -234,7 +235,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=125_436)
     parser.add_argument("--labels", type=int, default=600)
     parser.add_argument("--parts", type=int, default=6, help="in which the peers take the labels")
-    parser.add_argument("--quick", action="store_true", help="20,000 images and 60 labels")
+    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     parser.add_argument("--folder", help="for temporary files")
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--alone", help=argparse.SUPPRESS)
@@ -253,6 +254,9 @@ def main() -> None:
         show(title, found[title])
     found["precision_at_k"] = TOP | alone("precision_at_k", options, 0.0, ".")
     print(f"precision_at_k: {found['precision_at_k']}")
+    if options.quick:
+        return
+    found["command"] = " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]])
     found["machine"] = {
         "cores": os.cpu_count(),
         "load": [round(load, 1) for load in os.getloadavg()],

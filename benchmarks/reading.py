@@ -13,7 +13,7 @@ loading  Memory of a process and its 4 loader workers over 3 epochs, with the pa
          plain DataLoader over a Python list of (path, labels). Shared pages are counted once (PSS).
 
     python benchmarks/reading.py
-    python benchmarks/reading.py --small --out reading.json
+    python benchmarks/reading.py --quick        a minute, nothing is written
 """
 
 import argparse
@@ -390,7 +390,7 @@ def versions() -> dict[str, str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--small", action="store_true", help="everything at a small size")
+    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--work", type=json.loads, help=argparse.SUPPRESS)
@@ -399,15 +399,16 @@ def main() -> None:
         print(json.dumps(work(**options.work)))
         return
 
-    sizes = SMALL if options.small else Sizes()
+    sizes = SMALL if options.quick else Sizes()
     parts = {"large": measure_large, "peer": measure_peer, "loading": measure_loading}
     results = {}
     with tempfile.TemporaryDirectory() as folder:
         for part in options.parts:
             results[part] = parts[part](sizes, Path(folder))
-    arguments = [f"--{name}" for name in ("small",) if options.small]
+    if options.quick:
+        return
     result = {
-        "command": " ".join(["python benchmarks/reading.py", *arguments]),
+        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         "sizes": sizes._asdict(),
         "results": results,
         "machine": machine(),

@@ -5,15 +5,16 @@ rounds in which all variants take turns, so that a noisy machine is noisy for al
 
     step    time of `take_step` with a backbone, in units of bce's: partly as it is by default,
             without averaged weights, and with the averaged model as its teacher; and how often a
-            step makes the host wait for the GPU, by the profiler
+            step makes the host wait for the GPU, by the profiler, less what that waits by itself
     q       the same with a linear layer on 256 features and 80, 374, 5,000, 100,000 labels, partly
             with a share q of the unknown entries, in units of partly with all of them
 
 A line each on the terminal, and benchmarks/results/step.json, with an entry for each device.
 
-    python benchmarks/step.py
+    python benchmarks/step.py                           ResNet-50 on a GPU, a small network on a CPU
     python benchmarks/step.py --backbone resnet50 --size 448 --batch-size 64
     python benchmarks/step.py --compile --labels        the model compiled, and nothing about q
+    python benchmarks/step.py --quick                   some seconds, nothing is written
 """
 
 import argparse
@@ -21,6 +22,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -121,7 +123,12 @@ def measure(states: dict[str, State], inputs: torch.Tensor, rounds: int, steps: 
 
 
 def waits(state: State, inputs: torch.Tensor, steps: int = 5) -> int:
-    """How often the host waits for the GPU in so many steps."""
+    """How often the host waits for the GPU in so many steps: the profiler itself does, once."""
+    return counted_waits(state, inputs, steps) - counted_waits(state, inputs, 0)
+
+
+def counted_waits(state: State, inputs: torch.Tensor, steps: int) -> int:
+    """All waits that the profiler sees, those of its own too."""
     rows = torch.arange(len(inputs))
     activities = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]
     _wait(state)
@@ -140,17 +147,23 @@ def _wait(state: State) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--backbone", default="resnet50")
-    parser.add_argument("--size", type=int, default=448)
+    parser.add_argument("--backbone", help="resnet50 on a GPU, small:32 on a CPU")
+    parser.add_argument("--size", type=int, help="448 on a GPU, 48 on a CPU")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     options = parser.parse_args()
-    size, batch_size, device = options.size, options.batch_size, options.device
-    states = image_states(options.backbone, size, batch_size, device, options.compile)
+    device, batch_size = options.device, options.batch_size
+    small = options.quick or device == "cpu"
+    backbone = options.backbone or ("small:32" if small else "resnet50")
+    size = options.size or (48 if small else 448)
+    if options.quick:
+        options.rounds, options.steps, options.labels = 1, 2, LABELS[:2]
+    states = image_states(backbone, size, batch_size, device, options.compile)
     on = next(iter(states.values())).device
     inputs = torch.randn(batch_size, 3, size, size, device=on)
     if on.type == "cuda":
@@ -159,8 +172,8 @@ def main() -> None:
     show("step", found["step"])
     if on.type == "cuda":
         for name, state in states.items():
-            found["step"][name]["waits_in_5_steps"] = waits(state, inputs)
-            print(f"{name}: the host waits {found['step'][name]['waits_in_5_steps']} times")
+            found["step"][name]["host_waits_in_5_steps"] = waits(state, inputs)
+            print(f"{name}: the host waits {found['step'][name]['host_waits_in_5_steps']} times")
     del states
     found["q"] = {}
     for labels in options.labels:
@@ -169,10 +182,13 @@ def main() -> None:
             linear_states(labels, batch_size, device), seen, options.rounds, options.steps
         )
         show(f"{labels:,} labels", found["q"][labels])
+    if options.quick:
+        return
     machine = torch.cuda.get_device_name() if on.type == "cuda" else platform.machine()
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     compiled = ", compiled" if options.compile else ""
-    every[f"{machine}, {options.backbone}, {size} px, batch {batch_size}{compiled}"] = found | {
+    every[f"{machine}, {backbone}, {size} px, batch {batch_size}{compiled}"] = found | {
+        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         "cores": os.cpu_count(),
         "torch": torch.__version__.split("+")[0],
         "rounds": options.rounds,

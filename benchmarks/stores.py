@@ -269,7 +269,8 @@ def main() -> None:
     if options.part:
         print(json.dumps(parts[options.part]()))
         return
-    found: dict[str, Any] = {"size": size}
+    command = " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]])
+    found: dict[str, Any] = {"command": command, "size": size}
     for part in parts:
         found[part] = alone(part, options)
     if options.quick:

@@ -1,0 +1,300 @@
+"""What everything costs, on one page.
+
+What enters: benchmarks/results/*.json, as the other benchmarks have written them, and the prose of
+docs/performance.md. What leaves: that page, with what stands between its markers made anew from the
+files alone, and its plots, docs/plots/*.svg.
+
+    python benchmarks/page.py
+"""
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
+MARKED = re.compile(r"(<!-- (\w+): benchmarks/page.py -->\n).*?(<!-- end -->)", re.DOTALL)
+LOSSES = ("bce", "asl", "paper", "partly", "partly, focus", "partly, teacher")
+AIM = 1.3  # × floor, of a fused loss on a GPU
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+Json = dict[str, Any]
+Rows = Iterable[Iterable[str]]
+
+
+class Panel(NamedTuple):
+    """One of the axes of a plot: by name a line, or bars, of y by x."""
+
+    title: str
+    x: str
+    y: str
+    series: dict[str, dict[Any, float]]
+    bars: bool = False
+    logarithmic: bool = False
+
+
+# --- words, tables, plots ------------------------------------------------------------------------
+
+
+def number(value: float | None) -> str:
+    """Three digits that say something."""
+    if value is None:
+        return "–"
+    digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{digits}f}"
+
+
+def table(head: Iterable[str], rows: Rows) -> list[str]:
+    head = list(head)
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
+
+
+def source(machine: str, entry: Json, command: str, seeds: str) -> list[str]:
+    """The line below a table: where its figures come from. command: of an entry that does not know
+    its own."""
+    about = entry.get("machine", entry)
+    told = [f"{about['cores']} cores"]
+    told += [f"load {about['load'][0]:g}"] if "load" in about else []
+    told += [f"torch {found['torch']}" for found in (entry, about) if "torch" in found][:1]
+    return [f"`{entry.get('command', command)}`: {machine} ({', '.join(told)}), {seeds}.", ""]
+
+
+def command_of(name: str, **options: Any) -> str:
+    flags = [f" --{key.replace('_', '-')} {value}".rstrip() for key, value in options.items()]
+    return f"python benchmarks/{name}.py{''.join(flags)}"
+
+
+def picture(name: str, panels: list[Panel]) -> list[str]:
+    """The plot, and the same in words for those who do not see it."""
+    words = "; ".join(
+        f"{panel.title}, {panel.y}: "
+        + ". ".join(
+            f"{series + ': ' if len(panel.series) > 1 else ''}"
+            + ", ".join(f"{_tick(x)} {number(y)}" for x, y in points.items())
+            for series, points in panel.series.items()
+        )
+        for panel in panels
+    )
+    return [f"![{words}](plots/{name}.svg)", ""]
+
+
+def _tick(x: Any) -> str:
+    return f"{x:,}" if isinstance(x, int) else str(x)
+
+
+def draw(panels: list[Panel], path: Path) -> None:
+    """The same bytes from the same figures and the same matplotlib."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    settings = {"svg.hashsalt": "partly", "svg.fonttype": "none", "font.size": 8}
+    settings |= {"axes.spines.top": False, "axes.spines.right": False}
+    with matplotlib.rc_context(settings):
+        figure = Figure(figsize=(11, 3.8), layout="constrained")
+        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+            (draw_bars if panel.bars else draw_lines)(axes, panel)
+            axes.set_title(panel.title, fontsize=9)
+            if len(panel.series) > 1:
+                axes.legend(fontsize=7)
+        figure.savefig(path, metadata={"Date": None, "Creator": None})
+
+
+def draw_bars(axes: Any, panel: Panel) -> None:
+    names = list(next(iter(panel.series.values())))
+    height = 0.8 / len(panel.series)
+    for place, (series, points) in enumerate(panel.series.items()):
+        at = [index + height * (place - (len(panel.series) - 1) / 2) for index in range(len(names))]
+        bars = axes.barh(at, list(points.values()), height, label=series, color=COLOURS[place])
+        axes.bar_label(bars, [number(value) for value in points.values()], padding=2, fontsize=7)
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.set(xlabel=panel.y, xscale="log" if panel.logarithmic else "linear")
+    axes.margins(x=0.2)
+
+
+def draw_lines(axes: Any, panel: Panel) -> None:
+    for (series, points), colour in zip(panel.series.items(), COLOURS):
+        axes.plot(list(points), list(points.values()), marker="o", color=colour, label=series)
+    axes.set(xlabel=panel.x, ylabel=panel.y, yscale="log")
+    if panel.logarithmic:
+        axes.set_xscale("log")
+    else:
+        axes.set_xticks(list(points))
+
+
+# --- losses --------------------------------------------------------------------------------------
+
+
+def largest(entry: Json) -> str:
+    """The shape with most entries."""
+    return max(entry["shapes"], key=lambda shape: math.prod(map(int, shape.split("x"))))
+
+
+def shown(shape: str) -> str:
+    return " × ".join(f"{int(side):,}" for side in shape.split("x"))
+
+
+def is_gpu(machine: str) -> bool:
+    return machine.startswith("NVIDIA")
+
+
+def fused(results: Json) -> list[str]:
+    lines = picture("losses", plot_losses(results))
+    for key, entry in results["fused"].items():
+        shapes, machine = list(entry["shapes"]), key.split(", ")[0]
+        found = entry["shapes"][largest(entry)]
+        head = ["", f"ms at {shown(largest(entry))}", "× floor"]
+        rows = [
+            [
+                loss,
+                number(figures.get("device_milliseconds", figures["milliseconds"])),
+                number(figures["floor"]),
+                *(number(entry["shapes"][shape][f"fused {loss}"]["eager"]) for shape in shapes),
+            ]
+            for loss in LOSSES
+            for figures in [found[f"fused {loss}"]]
+        ]
+        missed = {row[0]: row[2] for row in rows if float(row[2]) > AIM}
+        speed = number(entry["copy_gigabytes_a_second"])
+        lines += [f"**{key}**: a copy moves {speed} GB/s."]
+        if is_gpu(machine) and missed:
+            named = ", ".join(f"{loss} is {ratio} × the floor" for loss, ratio in missed.items())
+            lines[-1] += f" The aim of {AIM} × the floor is missed once or more: {named}."
+        if "compiled bce" in found:
+            ratio = number(found["compiled bce"]["floor"])
+            lines[-1] += f" PyTorch's masked bce by torch.compile: {ratio} × its floor."
+        seeds = f"seed 0, medians of {entry['rounds']} rounds, {entry['threads']} threads"
+        lines += ["", *table([*head, *(f"× usual at {shown(shape)}" for shape in shapes)], rows)]
+        lines += source(machine, entry, command_of("fused", rounds=entry["rounds"]), seeds)
+    return lines
+
+
+def plot_losses(results: Json) -> list[Panel]:
+    usual = {loss: f"{'eager' if loss in ('bce', 'asl') else 'plain'} {loss}" for loss in LOSSES}
+    return [
+        Panel(
+            f"{key}, {shown(largest(entry))}",
+            "loss",
+            "times the floor",
+            {
+                "usual": {loss: found[name]["floor"] for loss, name in usual.items()},
+                "fused": {loss: found[f"fused {loss}"]["floor"] for loss in LOSSES},
+            },
+            bars=True,
+            logarithmic=True,
+        )
+        for key, entry in results["fused"].items()
+        for found in [entry["shapes"][largest(entry)]]
+    ]
+
+
+# --- a step, labels, q ---------------------------------------------------------------------------
+
+
+def speeds(key: str, entry: Json) -> dict[str, float]:
+    """Images a second of each variant; older entries have their times alone."""
+    batch = int(key.split("batch ")[1].split(",")[0])
+    return {name: 1000 * batch / found["milliseconds"] for name, found in entry["step"].items()}
+
+
+def waits(found: Json) -> str:
+    """How often the host waits. Older entries count the one wait with which the profiler ends."""
+    count = found.get("host_waits_in_5_steps", found.get("waits_in_5_steps", 0) - 1)
+    return {-1: "not measured", 0: "none"}.get(count, str(count))
+
+
+def command_of_step(key: str, entry: Json) -> str:
+    _, backbone, size, batch, *compiled = key.split(", ")
+    return command_of(
+        "step",
+        backbone=backbone,
+        size=size.removesuffix(" px"),
+        batch_size=batch.removeprefix("batch "),
+        rounds=entry["rounds"],
+        **({"compile": ""} if compiled else {}),
+        **({} if entry["q"] else {"labels": ""}),
+    )
+
+
+def step(results: Json) -> list[str]:
+    lines = picture("step", plot_step(results))
+    for key, entry in results["step"].items():
+        fast = speeds(key, entry)
+        rows = (
+            [name, *map(number, (found["milliseconds"], found["ratio"], fast[name])), waits(found)]
+            for name, found in entry["step"].items()
+        )
+        lines += [f"**{key}**", ""]
+        lines += table(["", "ms", "× bce", "images/s", "host waits in 5 steps"], rows)
+        seeds = f"seed 0, medians of {entry['rounds']} rounds of {entry['steps']} steps"
+        lines += source(key.split(", ")[0], entry, command_of_step(key, entry), seeds)
+    return lines
+
+
+def plot_step(results: Json) -> list[Panel]:
+    return [
+        Panel(
+            key.replace(", ", "\n", 1),
+            "",
+            "images/s",
+            {"": {name: speed for name, speed in speeds(key, entry).items() if "norm" not in name}},
+            bars=True,
+        )
+        for key, entry in results["step"].items()
+    ]
+
+
+def entries_of_q(results: Json) -> list[tuple[str, Json]]:
+    return [(key, entry) for key, entry in results["step"].items() if entry["q"]]
+
+
+def q(results: Json) -> list[str]:
+    lines = picture("labels", plot_labels(results))
+    for key, entry in entries_of_q(results):
+        rows = (
+            [
+                f"{int(count):,}",
+                number(found["q=1.0"]["milliseconds"]),
+                *(number(found[f"q={share}"]["ratio"]) for share in (0.5, 0.1)),
+            ]
+            for count, found in entry["q"].items()
+        )
+        lines += table(["labels", "ms with q = 1", "q = 0.5: × that", "q = 0.1: × that"], rows)
+        seeds = f"seed 0, medians of {entry['rounds']} rounds of {entry['steps']} steps"
+        lines += source(key.split(", ")[0], entry, command_of_step(key, entry), seeds)
+    return lines
+
+
+def plot_labels(results: Json) -> list[Panel]:
+    panels = []
+    for key, entry in entries_of_q(results):
+        series = {
+            name: {int(count): one[name]["milliseconds"] for count, one in entry["q"].items()}
+            for name in ("q=1.0", "q=0.5", "q=0.1")
+        }
+        title = f"{key.split(', ')[0]}, all logits, some entries"
+        panels.append(Panel(title, "labels", "ms a step", series, logarithmic=True))
+    for machine, entry in results["many_labels"].items():
+        taken = {name: found["milliseconds"] for name, found in entry["found"].items()}
+        title = f"{machine}, head for {entry['labels']:,} labels"
+        panels.append(Panel(title, "", "ms a step", {"": taken}, bars=True))
+    return panels
+
+
+def many_labels(results: Json) -> list[str]:
+    lines: list[str] = []
+    for machine, entry in results["many_labels"].items():
+        found = entry["found"]
+        sizes = f"{entry['labels']:,} labels, {entry['images']:,} images"
+        lines += [f"**{machine}**: {sizes} of {entry['features']} features.", ""]
+        lines += [f"- {sentence}" for sentence in map(compared, heads(entry))]
+        head = ["", "ms", "× usual", "ms, GPU alone", "GB at peak", "labels a step"]
+        lines += ["", *table([*head, "P@1", "P@5", "PSP@5"], map(head_row, found.items(), ))]
+        seeds = f"{entry['epochs']} epochs, {entry['seeds']} seeds (± is their standard deviation)"
+        if any(name.startswith("1,000,000") for name in found):
+            seeds += "; a million labels: 2 epochs, one seed"
+        lines += source(machine, entry, command_of_many(entry), seeds)
+    return lines
