@@ -8,13 +8,20 @@ CODE := src tests benchmarks
 # The tests run in one process a core: more threads than cores only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format bench browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/partly demo
 
-test: lint
+test: lint browser
 	$(BIN)/pytest -n auto
+
+# The review page is tested in a real browser. Where there is none and Debian's can be installed, it is.
+browser:
+	@command -v chromium >/dev/null || command -v google-chrome >/dev/null \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null \
+	     && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } \
+	|| echo "there is no Chromium here: install it to have the review page tested"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check $(CODE)

@@ -292,7 +292,16 @@ def many_labels(results: Json) -> list[str]:
         lines += [f"**{machine}**: {sizes} of {entry['features']} features.", ""]
         lines += [f"- {sentence}" for sentence in map(compared, heads(entry))]
         head = ["", "ms", "× usual", "ms, GPU alone", "GB at peak", "labels a step"]
-        lines += ["", *table([*head, "P@1", "P@5", "PSP@5"], map(head_row, found.items(), ))]
+        lines += [
+            "",
+            *table(
+                [*head, "P@1", "P@5", "PSP@5"],
+                map(
+                    head_row,
+                    found.items(),
+                ),
+            ),
+        ]
         seeds = f"{entry['epochs']} epochs, {entry['seeds']} seeds (± is their standard deviation)"
         if any(name.startswith("1,000,000") for name in found):
             seeds += "; a million labels: 2 epochs, one seed"

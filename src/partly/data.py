@@ -155,7 +155,7 @@ class ImageInputs:
         self,
         paths: Texts,
         device: torch.device,
-        look: Look = Look(),  # noqa: B008  # it is frozen
+        look: Look = Look(),  # it is frozen
         *,
         keys: np.ndarray | None = None,
         seed: int = 0,
@@ -534,7 +534,7 @@ def missing_images(paths: Texts) -> Iterator[str]:
 def open_inputs(
     table: LabelTable,
     device: torch.device,
-    look: Look = Look(),  # noqa: B008  # it is frozen
+    look: Look = Look(),  # it is frozen
     *,
     seed: int = 0,
     workers: int = 0,

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import distributed, images
+from partly import answers, distributed, images
 from partly.errors import ConfigError, DataError, raise_if
 from partly.labels import LabelTable
 from partly.readers import read
@@ -33,7 +33,9 @@ def _silent(line: str) -> None:
 @dataclass(frozen=True)
 class Source:
     """format and options: see `partly.read`. on_bad_image: error, or skip. verify: full (decode
-    every image), quick (its header and end), off. leave_out: ids of images known to be bad."""
+    every image), quick (its header and end), off. leave_out: ids of images known to be bad.
+    use_answers: whether what people answered (`answers`) is taken in, and answers_until: only the
+    first so many bytes of it, for a run that goes on with what it began with."""
 
     path: str | Path
     format: str | None = None
@@ -41,6 +43,8 @@ class Source:
     on_bad_image: str = "error"
     verify: str = "full"
     leave_out: tuple[str, ...] = ()
+    use_answers: bool = True
+    answers_until: int | None = None
 
     @classmethod
     def of(cls, data: "str | Path | Source") -> "Source":
@@ -68,6 +72,9 @@ class Source:
         """The table as it is, its images not looked at."""
         raise_if(self.problems(), ConfigError)
         table = read(self.path, self.format, **self.options)
+        if self.use_answers:
+            journal = answers.journal_of(self.path)
+            table = answers.apply(table, answers.read(journal, self.answers_until))
         if not self.leave_out:
             return table
         bad = index_in(table.ids, Texts.of(list(self.leave_out))) >= 0

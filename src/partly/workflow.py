@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, distributed, judging, methods, metrics, ranking, runs, tars
+from partly import answers, checkpoint, distributed, judging, methods, metrics, ranking, runs, tars
 from partly.config import Config
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
@@ -51,6 +51,9 @@ def train_run(
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
     elif resume:
         source = _resumed(source, Path(out))
+    answered = answers.size(answers.journal_of(source.path)) if source.use_answers else 0
+    if source.answers_until is None:  # those that come while it trains are the next run's
+        source = replace(source, answers_until=distributed.same(lambda: answered))
     table, bad = source.open(say)
     if table.features is not None and (config.head_only or config.linear_start):
         raise ConfigError(f"{source.path} has features: there is no backbone in front of the head")
@@ -75,6 +78,7 @@ def train_run(
             "data": source.name,
             "format": source.format,
             "read": dict(source.options),
+            "answers": source.answers_until,
             "setting": None if hidden is None else str(hidden),
         },
         skipped=bad,
@@ -101,6 +105,8 @@ def _resumed(source: Source, out: Path) -> Source:
         options={**stored.get("read", {}), **source.options},
         verify="off",
         leave_out=tuple(runs.read_skipped(out)),
+        use_answers=bool(stored.get("answers")),
+        answers_until=stored.get("answers", 0),
     )
 
 

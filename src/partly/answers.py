@@ -1,0 +1,177 @@
+"""What people answered, in a journal beside the data.
+
+What enters: answers, one cell (image, label) at a time. What leaves: a file to which lines are only
+ever added, and a `LabelTable` with the answers in place. The data itself is never written to.
+
+The journal of `data.csv` is `data.csv.answers.jsonl`, that of a folder `photos` is
+`photos.answers.jsonl`. A line is one answer:
+
+    {"image": "a.jpg", "label": "cat", "value": 1, "by": "anna", "at": "2026-01-31T12:00:00+00:00"}
+
+value: 1 yes, 0 no, -1 looked at but cannot tell, null the answer before is taken back. The last
+line about a cell counts. Several processes may add lines at once, and a line that a crash cut off
+is passed over: it was never confirmed to anybody.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from partly.errors import DataError, first_few, raise_if
+from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
+from partly.readers.common import counted, index_in
+from partly.texts import Texts
+
+VALUES = (POSITIVE, NEGATIVE, UNKNOWN, None)
+
+
+def now() -> str:
+    """This moment, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """value: 1, 0, -1 (cannot tell) or None (taken back). by: who. at: when, as ISO 8601."""
+
+    image: str
+    label: str
+    value: int | None
+    by: str = ""
+    at: str = field(default_factory=now)
+
+
+def journal_of(data: str | Path) -> Path:
+    """Where the answers about a data set lie."""
+    path = Path(data).resolve()
+    return path.with_name(f"{path.name}.answers.jsonl")
+
+
+def append(journal: Path, answers: Iterable[Answer]) -> None:
+    """Add answers; when this returns they are on the disk."""
+    lines = "".join(json.dumps(asdict(answer), ensure_ascii=False) + "\n" for answer in answers)
+    if not lines:
+        return
+    try:
+        # One write at the end of the file: what two processes add does not mix.
+        place = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(place).st_size
+            whole = size == 0 or os.pread(place, 1, size - 1) == b"\n"
+            left = memoryview(("" if whole else "\n").encode() + lines.encode())
+            while left:
+                left = left[os.write(place, left) :]
+            os.fsync(place)
+        finally:
+            os.close(place)
+    except OSError as error:
+        raise DataError(f"cannot write the answers to {journal}: {error.strerror}") from None
+
+
+def size(journal: Path) -> int:
+    """Bytes of a journal; 0 where there is none."""
+    return journal.stat().st_size if journal.is_file() else 0
+
+
+def read(journal: Path, until: int | None = None) -> list[Answer]:
+    """All answers in the order they were given. until: only the first so many bytes."""
+    if not journal.is_file():
+        return []
+    try:
+        content = journal.read_bytes()[:until]
+    except OSError as error:
+        raise DataError(f"cannot read the answers in {journal}: {error.strerror}") from None
+    found, strange = [], []
+    for number, line in enumerate(content.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except ValueError:  # cut off by a crash, before anybody was told that it is there
+            continue
+        problem = _problem(record)
+        if problem:
+            strange.append(f"{journal}, line {number}: {problem}")
+        else:
+            names = ("image", "label", "value", "by", "at")
+            found.append(Answer(**{name: record[name] for name in names if name in record}))
+    raise_if(strange, DataError)
+    return found
+
+
+def _problem(record: Any) -> str | None:
+    if not isinstance(record, Mapping):
+        return "an answer is an object with image, label and value"
+    for name in ("image", "label"):
+        if not isinstance(record.get(name), str):
+            return f"an answer needs {name}, a text"
+    if "value" not in record or record["value"] not in VALUES or record["value"] is True:
+        return f"value is 1, 0, -1 or null, not {json.dumps(record.get('value'))}"
+    return None
+
+
+def latest(answers: Iterable[Answer]) -> dict[tuple[str, str], Answer]:
+    """The answer that counts for each cell (image, label); none where it was taken back."""
+    cells: dict[tuple[str, str], Answer] = {}
+    for answer in answers:
+        cells.pop((answer.image, answer.label), None)
+        if answer.value is not None:
+            cells[answer.image, answer.label] = answer
+    return cells
+
+
+def apply(table: LabelTable, answers: Iterable[Answer]) -> LabelTable:
+    """The table with every answered cell as it was answered.
+
+    A yes or no takes the place of what the data says; "cannot tell" makes a cell unknown. Answers
+    about images or labels that are not there are left out, and a note says so.
+    """
+    cells = latest(answers)
+    if not cells:
+        return table
+    columns_of = {name: column for column, name in enumerate(table.names)}
+    images = index_in(Texts.of([image for image, _ in cells]), table.ids)
+    columns = np.array([columns_of.get(label, -1) for _, label in cells], dtype=np.int64)
+    values = np.array([answer.value for answer in cells.values()], dtype=np.int64)
+    here = (images >= 0) & (columns >= 0)
+    asked = images[here] * len(table.names) + columns[here]
+    before = table.rows * len(table.names) + table.indices
+    kept = ~np.isin(before, asked)
+    known = values[here] != UNKNOWN
+    changed = LabelTable.from_entries(
+        np.concatenate([table.rows[kept], images[here][known]]),
+        np.concatenate([table.indices[kept], columns[here][known]]),
+        np.concatenate([table.values[kept], values[here][known]]),
+        ids=table.ids,
+        names=table.names,
+        paths=table.paths,
+        features=table.features,
+        splits=table.splits,
+        notes=(*table.notes, *_notes(table, cells, here, int((~kept).sum()))),
+    )
+    return changed
+
+
+def _notes(
+    table: LabelTable, cells: dict[tuple[str, str], Answer], here: np.ndarray, replaced: int
+) -> list[str]:
+    """What a user should know of the answers that were taken in."""
+    notes = [
+        f"{counted(int(here.sum()), 'answer')} taken in from the journal beside the data; "
+        f"{replaced:,} in place of what the data says"
+    ]
+    lost = [
+        f"{image} / {label}" for (image, label), found in zip(cells, here, strict=True) if not found
+    ]
+    if lost:
+        notes.append(
+            f"{counted(len(lost), 'answer')} about images or labels that the data does not have "
+            f"left out: {first_few(lost)}"
+        )
+    return notes
