@@ -7,10 +7,9 @@ files alone, and its plots, docs/plots/*.svg.
     python benchmarks/page.py
 """
 
-import json
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,7 +93,9 @@ def draw(panels: list[Panel], path: Path) -> None:
     settings |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings):
         figure = Figure(figsize=(11, 3.8), layout="constrained")
-        for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels):
+        for axes, panel in zip(
+            figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
+        ):
             (draw_bars if panel.bars else draw_lines)(axes, panel)
             axes.set_title(panel.title, fontsize=9)
             if len(panel.series) > 1:
@@ -116,7 +117,7 @@ def draw_bars(axes: Any, panel: Panel) -> None:
 
 
 def draw_lines(axes: Any, panel: Panel) -> None:
-    for (series, points), colour in zip(panel.series.items(), COLOURS):
+    for (series, points), colour in zip(panel.series.items(), COLOURS, strict=False):
         axes.plot(list(points), list(points.values()), marker="o", color=colour, label=series)
     axes.set(xlabel=panel.x, ylabel=panel.y, yscale="log")
     if panel.logarithmic:
@@ -282,28 +283,3 @@ def plot_labels(results: Json) -> list[Panel]:
         title = f"{machine}, head for {entry['labels']:,} labels"
         panels.append(Panel(title, "", "ms a step", {"": taken}, bars=True))
     return panels
-
-
-def many_labels(results: Json) -> list[str]:
-    lines: list[str] = []
-    for machine, entry in results["many_labels"].items():
-        found = entry["found"]
-        sizes = f"{entry['labels']:,} labels, {entry['images']:,} images"
-        lines += [f"**{machine}**: {sizes} of {entry['features']} features.", ""]
-        lines += [f"- {sentence}" for sentence in map(compared, heads(entry))]
-        head = ["", "ms", "× usual", "ms, GPU alone", "GB at peak", "labels a step"]
-        lines += [
-            "",
-            *table(
-                [*head, "P@1", "P@5", "PSP@5"],
-                map(
-                    head_row,
-                    found.items(),
-                ),
-            ),
-        ]
-        seeds = f"{entry['epochs']} epochs, {entry['seeds']} seeds (± is their standard deviation)"
-        if any(name.startswith("1,000,000") for name in found):
-            seeds += "; a million labels: 2 epochs, one seed"
-        lines += source(machine, entry, command_of_many(entry), seeds)
-    return lines
