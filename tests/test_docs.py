@@ -12,7 +12,7 @@ from partly import arena, losses, methods, readers
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-HELPERS = {"balance", "penalty", "large_losses", "spa_probability"}
+HELPERS = {"balance", "penalty", "large_losses", "spa_probability", "surprise"}
 
 
 def snippets(page: Path) -> list[str]:

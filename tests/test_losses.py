@@ -24,7 +24,7 @@ from partly.errors import ConfigError
 
 torch.set_num_threads(1)
 
-HELPERS = {"balance", "penalty", "large_losses", "spa_probability"}
+HELPERS = {"balance", "penalty", "large_losses", "spa_probability", "surprise"}
 PATTERNS = ("mixed", "known", "unknown", "positives", "rows")
 SHAPES = ((1, 1), (1, 5), (4, 1), (2, 2), (3, 4), (6, 9))
 WIDE = (6, 9)
@@ -895,3 +895,27 @@ def test_a_chance_is_no_percentage(chance: float) -> None:
         losses.observed(logits, labels, c_positive=chance)
     with pytest.raises(ConfigError, match="c_negative is a chance between 0 and 1"):
         losses.observed(logits, labels, c_positive=0.5, c_negative=chance)
+
+
+# Surprise
+
+
+def test_surprise_is_what_the_probability_of_the_observation_lacks() -> None:
+    logits = torch.tensor([[0.7, 0.7, 0.7]], dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([[1, 0, -1]])
+    p = float(torch.sigmoid(logits[0, 0]).detach())
+    only_positives = losses.surprise(logits, labels, c_positive=0.4)
+    torch.testing.assert_close(only_positives[0].tolist(), [1 - p, p, 0.4 * p])
+    at_random = losses.surprise(logits, labels, c_positive=0.3, c_negative=0.3)
+    torch.testing.assert_close(at_random[0].tolist(), [1 - p, p, 0.0])
+    assert not only_positives.requires_grad
+
+
+@pytest.mark.parametrize("size", [1e4, -1e4])
+@pytest.mark.parametrize("chance", [0.0, 0.5, 1.0])
+def test_surprise_stays_between_0_and_1(size: float, chance: float) -> None:
+    labels = torch.tensor([[1, 0, -1]])
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = torch.full((1, 3), size, dtype=dtype)
+        found = losses.surprise(logits, labels, c_positive=chance, c_negative=0.5)
+        assert ((found >= 0) & (found <= 1)).all()

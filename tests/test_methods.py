@@ -307,6 +307,45 @@ def test_what_is_remembered_does_not_depend_on_the_order_of_the_batch(name: str)
         assert all(one[key].equal(other[key]) for key in one)
 
 
+@pytest.mark.parametrize(
+    ("kind", "fine_tuned", "surprised"),
+    [("linear", False, False), ("mlp", False, False), ("small", False, True),
+     ("resnet50", True, False), ("resnet50", False, True)],
+)  # fmt: skip
+def test_only_a_network_without_weights_is_surprised(
+    kind: str, fine_tuned: bool, surprised: bool
+) -> None:
+    training = training_on(hide(easy_data()[1], "pal:0.5"))
+    training = replace(training, kind=kind, fine_tuned=fine_tuned)
+    methods.get("partly").start(training)
+    assert any("surprise" in note for note in training.notes) == surprised
+
+
+def test_surprise_weighs_entries_at_first_and_not_in_the_end() -> None:
+    labels = hide(easy_data()[1], "ppl:0.5")
+    logits = torch.randn(labels.shape, generator=torch.Generator().manual_seed(3))
+    found = {}
+    for surprise in (0, "2:0"):
+        training = replace(training_on(labels), kind="small")
+        step = methods.get("partly").start(training, {"surprise": surprise})
+        found[surprise] = [float(step(logits, batch_of(training, epoch=e))) for e in (1, EPOCHS)]
+    assert found["2:0"][0] < found[0][0]
+    assert found["2:0"][1] == found[0][1]
+    training = training_on(labels)
+    known, facts = batch_of(training), training.propensity
+    chances = {"c_positive": facts.positive, "c_negative": facts.negative}
+    chances = {name: torch.as_tensor(c, dtype=torch.float32) for name, c in chances.items()}
+    weights = losses.surprise(logits, known.labels, **chances) ** 2
+    # Values differ (entropies of soft targets), gradients are those of the weighed likelihood.
+    x = logits.clone().requires_grad_()
+    step = methods.get("partly").start(replace(training, kind="small"), {"surprise": 2})
+    step(x, known).backward()
+    y = logits.clone().requires_grad_()
+    terms = losses.observed(y, known.labels, **chances, reduction="none")
+    (weights * terms).mean().backward()
+    torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-7)
+
+
 @EVERY_METHOD
 def test_every_part_can_be_removed(name: str) -> None:
     method = methods.get(name)
@@ -318,9 +357,11 @@ def test_every_part_can_be_removed(name: str) -> None:
             continue
         # What a network teaches is there to be removed only where there is one.
         whole = {"teacher": "network"} if part in ("teacher", "focus") else {}
+        # Nor is there a surprise in a linear layer: it has no features to learn.
+        kind = "small" if part == "surprise" else "linear"
         found = []
         for given in (whole, whole | options):
-            training = training_on(labels)
+            training = replace(training_on(labels), kind=kind)
             found.append(some_steps(method.start(training, given), training))
         assert all(math.isfinite(loss) for loss in found[1])
         assert found[0] != found[1]

@@ -315,6 +315,8 @@ TARGETS = ("posterior", "prediction")
 TEACHERS = ("auto", "self", "average", "network")
 ONES = ("1", "1.0")
 STRONGEST_PRIOR = 120.0  # on the weights of a linear layer
+SURPRISE = "2:0"  # how much more the unexpected weighs at first, where there are features to learn
+CALM = 0.8  # the share of the epochs after which all weighs alike again
 FOCUS = 0.25  # how much more likely entries weigh, as a power of what is believed of them
 GAMMA = 0.05  # of the paper's α and β
 MANY = 5000  # images: enough for a network to teach a linear layer, and for a c₊ of each image
@@ -350,6 +352,7 @@ def _partly_picks(table: LabelTable, kind: str, config: Any) -> Iterator[Pick]:
         "posterior": {"targets": "prediction"},
         "teacher": {"teacher": "self"},
         "focus": {"focus": 0.0},
+        "surprise": {"surprise": 0.0},
         "averaged weights": {"ema": 0.0, "schedule": "cosine"},
         "kept batch norm": {"batch_norm": "train"},
         "weight prior": {"head_decay": 0.0},
@@ -361,6 +364,7 @@ def _partly(
     teacher: str = "auto",
     targets: str = "posterior",
     focus: float = FOCUS,
+    surprise: float | str = "auto",
     weight: float | str = 1.0,
     q: float | str = 1.0,
     share: str = "off",
@@ -370,6 +374,7 @@ def _partly(
         if value not in allowed:
             raise ConfigError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
     sharpness = _number_in("focus", focus, 0, 10)
+    surprising = choose_surprise(training, surprise)
     _check_ramp("weight", weight, 0, 1e6)
     _check_ramp("q", q, 0, 1)
     if share == "off" and gamma != GAMMA:
@@ -415,9 +420,11 @@ def _partly(
         chances: dict[str, Any] = {"c_positive": positive, "c_negative": negative}
         if taught and batch.mixture is not None:
             return of_mixed(logits, believed, batch, chances, trust, taken)
-        x = logits
+        x, emphasis = logits, None
         if batch.chance is not None:
             x = logits + batch.of_labels(sample_tilt(batch.chance, trust))
+        if power := ramp(surprising, batch.epoch, training.epochs, CALM):
+            emphasis = losses.surprise(x, batch.labels, **chances) ** power
         loss, pseudo = fused.partly(
             x,
             batch.labels,
@@ -430,6 +437,7 @@ def _partly(
             picked=training.pick(batch, taken),
             share=share,
             gamma=gamma,
+            emphasis=emphasis,
             store=None if audited is None else "float32",
         )
         if audited is not None and pseudo is not None:
@@ -516,6 +524,25 @@ def _learn_from_network(training: Training, focus: float) -> Step:
         return losses.consistent(logits, nothing, told, weight=attend(told, focus))
 
     return step
+
+
+def choose_surprise(training: Training, wanted: float | str) -> float | str:
+    """The power of the surprise that entries weigh by, as a ramp.
+
+    A network that begins with random weights soon finds that "no" is mostly right, and then learns
+    slowly from the few entries that tell it otherwise: at first those count more. In the end all
+    count alike, so that what it says are probabilities.
+    """
+    if wanted == "auto":
+        from_nothing = training.kind not in ("linear", "mlp") and not training.fine_tuned
+        wanted = SURPRISE if from_nothing else 0.0
+    _check_ramp("surprise", wanted, 0, 10)
+    if str(wanted) == SURPRISE:
+        training.notes.append(
+            f"surprise {wanted}: what the network did not expect weighs more at first, and no "
+            f"longer after {CALM:.0%} of the epochs"
+        )
+    return wanted
 
 
 def choose_teacher(training: Training, wanted: str, plain: bool) -> str:

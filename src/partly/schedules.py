@@ -31,18 +31,23 @@ def attention(epoch: int, epochs: int, m: float = 3, reading: str = "text") -> f
     return math.exp((epoch + m) / epochs - (1 if reading == "text" else 0))
 
 
-def ramp(value: float | str, epoch: int, epochs: int) -> float:
-    """A constant, or `"start:end"`: linear from the first epoch to the last.
+def ramp(value: float | str, epoch: int, epochs: int, until: float = 1.0) -> float:
+    """A constant, or `"start:end"`: linear from the first epoch to the last, or to the one that
+    ends the share `until` of them, and `end` from there on.
 
     >>> [ramp("0.5:1", epoch, 5) for epoch in (1, 3, 5)]
     [0.5, 0.75, 1.0]
+    >>> [ramp("2:0", epoch, 10, until=0.5) for epoch in (1, 3, 5, 10)]
+    [2.0, 1.0, 0.0, 0.0]
     """
     try:
         start, _, end = str(value).partition(":")
         first, last = float(start), float(end or start)
     except ValueError:
         raise ConfigError(f"expected a number or start:end, got '{value}'") from None
-    return first + (last - first) * (epoch - 1) / max(epochs - 1, 1)
+    if until < 1 and epoch >= until * epochs:
+        return last
+    return first + (last - first) * (epoch - 1) / max(until * epochs - 1, 1)
 
 
 def learning_rate_factor(

@@ -16,6 +16,7 @@ from partly.losses.entropy import (
     ign,
     observed,
     partial_bce,
+    surprise,
     wan,
 )
 from partly.losses.focusing import asl, csl, focal, hill, spa, spa_probability, splc
@@ -46,5 +47,6 @@ __all__ = [
     "spa",
     "spa_probability",
     "splc",
+    "surprise",
     "wan",
 ]

@@ -125,6 +125,24 @@ def observed(
     return by_label(labels, minus_log(x), minus_log(-x), unknown, reduction)
 
 
+@torch.no_grad()
+def surprise(
+    logits: Tensor, labels: Tensor, *, c_positive: Tensor | float, c_negative: Tensor | float = 0.0
+) -> Tensor:
+    """How little of what was observed the model expected [B, L]: 1 - P(observed), between 0 and 1.
+
+    1-p of a known positive, p of a known negative. That an entry is unknown is measured by the most
+    that its chance can be, max(1-c₊, 1-c₋): c₊ p where only positives are annotated.
+    """
+    terms = observed(logits, labels, c_positive=c_positive, c_negative=c_negative, reduction="none")
+    left = (
+        1 - torch.as_tensor(c, dtype=terms.dtype, device=terms.device)
+        for c in (c_positive, c_negative)
+    )
+    most = torch.maximum(*left).clamp(min=torch.finfo(terms.dtype).tiny)
+    return (1 - torch.exp(-terms) / torch.where(masks(labels)[2], most, 1.0)).clamp(0, 1)
+
+
 def consistent(
     logits: Tensor,
     labels: Tensor,

@@ -148,6 +148,7 @@ def partly(
     picked: Tensor | None = None,
     share: str = "off",
     gamma: float = 0.05,
+    emphasis: Tensor | None = None,
     store: str | None = "float32",
     backend: Backend = "auto",
 ) -> tuple[Tensor, Tensor | None]:
@@ -157,19 +158,22 @@ def partly(
     attention (σ + 0.003)^focus, which is 1 on the mean. c₊ and c₋: `pseudo.posterior`, one number,
     one a label [L], an image [B, 1] or an entry [B, L]. targets="prediction" learns from σ as it
     is. focus: one number or one a label. weight: of an unknown entry; where they are `picked` with
-    a chance of q, those stand for all of them.
+    a chance of q, those stand for all of them. emphasis [B, L]: a factor of each entry; it is for
+    the plain function alone.
     """
     words = {"targets": (targets, TARGETS), "share": (share, SHARES)}
     if store is not None:
         words["store"] = (store, tuple(DTYPES))
-    _check(logits, {"labels": labels, "teacher": teacher, "picked": picked}, words)
+    tables = {"labels": labels, "teacher": teacher, "picked": picked, "emphasis": emphasis}
+    _check(logits, tables, words)
     for value in (c_positive, c_negative, focus):
         layout_of(value, logits.shape)
     picked = None if picked is None else picked.bool()
     own = weight / q if q else 0.0
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (labels, teacher, picked, c_positive, c_negative, focus, weight, own)
-    found = _compute("partly", backend, logits, inputs, options)
+    computed_by = backend if emphasis is None else "plain"
+    found = _compute("partly", computed_by, logits, inputs, options)
     if found is not None:
         return found
     alpha, beta = paper.balance(labels, gamma, share)
@@ -186,6 +190,8 @@ def partly(
     if isinstance(focus, Tensor) or focus != 0:
         attended = (expected + RARE) ** focus
         terms = terms * (attended / attended.mean())
+    if emphasis is not None:
+        terms = terms * emphasis
     return terms.mean(), None if store is None else pack(belief, store)
 
 
