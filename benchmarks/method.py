@@ -8,6 +8,7 @@ not trained again.
 
     python benchmarks/method.py coco_features.npz --epochs 12 --batch-size 1024
     python benchmarks/method.py coco_mini --read annotations=annotations_more --epochs 3 --jobs 12
+    python benchmarks/method.py drawn --epochs 10 --backbone small:16 --image-size 48 --lr 5e-3
 """
 
 import argparse
@@ -74,6 +75,9 @@ IMAGES: Variants = {
     "no teacher": ("partly", {"teacher": "self"}),
     "no focus": ("partly", {"focus": 0.0}),
     "no prior on the head": ("partly", {"head_decay": 0.0}),
+    "no surprise": ("partly", {"surprise": 0.0}),
+    "surprise, half as much": ("partly", {"surprise": "1:0"}),
+    "surprise to the end": ("partly", {"surprise": 2.0}),
     "no averaged weights": ("partly", {"ema": 0.0, "schedule": "cosine"}),
     "averaged weights, but a cosine": ("partly", {"schedule": "cosine"}),
     "batch norm trained": ("partly", {"batch_norm": "train"}),
@@ -125,6 +129,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--lr", type=float)
     parser.add_argument("--backbone")
     parser.add_argument("--weights", default="auto")
     parser.add_argument("--image-size", type=int, default=160)
@@ -136,6 +141,7 @@ def main() -> None:
     source = Source(given.data, options=parse_options(given.read), verify="quick")
     config = Config(
         epochs=given.epochs, batch_size=given.batch_size, backbone=given.backbone,
+        learning_rate=given.lr,
         weights=given.weights, image_size=given.image_size, decode="once", hold_out=0.0,
         device=given.device,
     )  # fmt: skip
@@ -155,7 +161,7 @@ def main() -> None:
             "data": given.data.name,
             "config": {
                 name: getattr(config, name)
-                for name in ("epochs", "batch_size", "backbone", "image_size")
+                for name in ("epochs", "batch_size", "learning_rate", "backbone", "image_size")
             },
             "machine": machine(),
             "versions": versions(),
