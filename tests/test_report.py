@@ -17,10 +17,11 @@ import pytest
 from PIL import Image
 
 from partly import checkpoint, metrics, runs
+from partly.comparison_report import comparison_report
 from partly.errors import RunError
 from partly.hiding import hide
 from partly.labels import LabelTable
-from partly.report import comparison_report, run_report
+from partly.report import run_report
 from partly.training import Config, train
 
 SCRIPT = "<script>alert('$x$')</script>"

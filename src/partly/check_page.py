@@ -14,7 +14,8 @@ from markupsafe import Markup
 from partly import checkpoint, images
 from partly.checking import Findings
 from partly.labels import POSITIVE, LabelTable
-from partly.report import BLUE, LINE, ORANGE, data_address, plot, render, rows_plot
+from partly.pages import data_address, render
+from partly.plots import BLUE, LINE, ORANGE, plot, rows_plot
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -263,8 +263,8 @@ def _command() -> str:
 
 def _show(results: dict[str, Any], out: Path) -> None:
     """The table of a comparison, and its page."""
+    from partly.comparison_report import comparison_report
     from partly.experiments import to_markdown
-    from partly.report import comparison_report
 
     _say(to_markdown(results))
     _say(f"report: {comparison_report(results, out / 'report.html')}")

@@ -12,11 +12,11 @@ from PIL import Image
 
 from partly import experiments
 from partly.checkpoint import make_folder
+from partly.comparison_report import comparison_report
 from partly.config import Config
 from partly.drawing import draw_dataset
 from partly.hiding import Setting
 from partly.readers import read
-from partly.report import comparison_report
 
 SETTING = "ppl:0.4"  # of the positives 40 % stay known, of the negatives none
 METHODS = ("bce", "partly", "an", "ll-r")
