@@ -34,10 +34,14 @@ format: $(INSTALLED)
 	$(BIN)/partly methods --markdown > docs/methods.md
 	$(BIN)/partly formats --markdown > docs/formats.md
 
-# Those that need no data set; benchmarks/method.py and counting.py say what they want.
+# Those that need no data set; benchmarks/method.py, counting.py and others say what they want.
+# `make bench QUICK=--quick` takes a few minutes and writes nothing.
+BENCHMARKS := fused metrics many_labels step ranks stores hiding reading loading
+QUICK ?=
 bench: $(INSTALLED)
 	$(BIN)/pip install --quiet --editable '.[bench]'
-	for name in hiding loading reading step; do $(BIN)/python benchmarks/$$name.py || exit 1; done
+	for name in $(BENCHMARKS); do $(BIN)/python benchmarks/$$name.py $(QUICK) || exit 1; done
+	test -n "$(QUICK)" || $(BIN)/python benchmarks/page.py
 
 $(INSTALLED): pyproject.toml
 	$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Partly needs Python 3.11 or newer")'

@@ -214,7 +214,7 @@ def main() -> None:
         return
     machine = torch.cuda.get_device_name() if gpu else platform.machine()
     every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[machine] = {
+    every[f"{machine}, {labels:,} labels"] = {
         "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
         **sizes,
         "epochs": epochs,

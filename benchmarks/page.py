@@ -7,6 +7,7 @@ files alone, and its plots, docs/plots/*.svg.
     python benchmarks/page.py
 """
 
+import json
 import math
 import re
 from collections.abc import Iterable
@@ -77,7 +78,7 @@ def picture(name: str, panels: list[Panel]) -> list[str]:
         )
         for panel in panels
     )
-    return [f"![{words}](plots/{name}.svg)", ""]
+    return [f"![{' '.join(words.split())}](plots/{name}.svg)", ""]
 
 
 def _tick(x: Any) -> str:
@@ -280,6 +281,304 @@ def plot_labels(results: Json) -> list[Panel]:
         panels.append(Panel(title, "labels", "ms a step", series, logarithmic=True))
     for machine, entry in results["many_labels"].items():
         taken = {name: found["milliseconds"] for name, found in entry["found"].items()}
-        title = f"{machine}, head for {entry['labels']:,} labels"
+        title = f"{machine}, one layer"
         panels.append(Panel(title, "", "ms a step", {"": taken}, bars=True))
     return panels
+
+
+def many_labels(results: Json) -> list[str]:
+    lines = []
+    for machine, entry in results["many_labels"].items():
+        head = ["", "ms a step", "times as fast", "labels a step", "GB", "P@1", "P@5", "PSP@5"]
+        keys = ("labels_a_step", "gigabytes", "P@1", "P@5", "PSP@5")
+        found = entry["found"]
+        rows = (
+            [
+                name,
+                number(one["milliseconds"]),
+                times_as_fast(name, found),
+                *(number(one.get(key)) for key in keys),
+            ]
+            for name, one in found.items()
+        )
+        sizes = (
+            f"{entry['features']} features, {entry['images']:,} images, {entry['epochs']} epochs"
+        )
+        lines += [f"**{machine}** × {sizes}", "", *table(head, rows)]
+        where = machine.split(", ")[0]
+        lines += source(where, entry, command_of("many_labels"), seeds_of(entry["seeds"]))
+    return lines
+
+
+def times_as_fast(name: str, found: Json) -> str:
+    """Of a step with some of the labels, next to a step as it is usually written."""
+    usual = found.get(f"{name.split(',')[0]}, usual", {}).get("milliseconds")
+    return number(usual and usual / found[name]["milliseconds"])
+
+
+def seeds_of(count: int) -> str:
+    return "seed 0" if count == 1 else f"mean of seeds 0 to {count - 1}"
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+PEERS = ("scikit-learn", "torchmetrics")
+
+
+def metrics(results: Json) -> list[str]:
+    lines = picture("metrics", plot_metrics(results))
+    head = ["", "s", *(f"{peer}: × that" for peer in PEERS), "greatest difference of an AP"]
+    for name, entry in in_order(results["metrics"]):
+        rows = (
+            [
+                labels,
+                number(found["seconds"]),
+                *(number(found[peer]["ratio"]) for peer in PEERS),
+                f"{found['difference to scikit-learn']:.0e}",
+            ]
+            for labels, found in entry.items()
+            if "seconds" in found and peer_names(found)
+        )
+        lines += [f"**{images_of(name):,} images**, 600 labels", "", *table(head, rows)]
+        kind = entry["machine"]["architecture"]
+        lines += source(kind, entry, command_of("metrics"), "seed 0")
+    return lines
+
+
+def peer_names(found: Json) -> list[str]:
+    return [peer for peer in PEERS if peer in found]
+
+
+def in_order(entries: Json) -> list[tuple[str, Json]]:
+    """Those of most images first."""
+    return sorted(entries.items(), key=lambda item: -images_of(item[0]))
+
+
+def images_of(name: str) -> int:
+    return int(name.split()[0])
+
+
+def plot_metrics(results: Json) -> list[Panel]:
+    ours: dict[Any, float] = {}
+    peers: dict[str, dict[Any, float]] = {peer: {} for peer in PEERS}
+    for name, entry in reversed(in_order(results["metrics"])):
+        found = entry["all known"]
+        ours[images_of(name)] = found["seconds"]
+        for peer in PEERS:
+            peers[peer][images_of(name)] = found["seconds"] * found[peer]["ratio"]
+    title = "mAP of 600 labels, all known, 2 cores"
+    return [Panel(title, "images", "seconds", {"partly": ours, **peers}, logarithmic=True)]
+
+
+# --- ranks, stores -------------------------------------------------------------------------------
+
+
+def ranks(results: Json) -> list[str]:
+    lines = picture("ranks", plot_ranks(results))
+    head = [
+        "",
+        "ranks",
+        "threads each",
+        "ms",
+        "× one rank",
+        "MB sent a step",
+        "MiB of pseudo-labels",
+    ]
+    for machine, entry in results["ranks"].items():
+        rows = (
+            [
+                case if place == 0 else "",
+                str(found["ranks"]),
+                str(found["threads"]),
+                number(found["milliseconds"]),
+                number(found["ratio"]),
+                number(sent(found)),
+                number(found.get("kept_mib")),
+            ]
+            for case, every in entry["cases"].items()
+            for place, found in enumerate(every)
+        )
+        lines += table(head, rows)
+        blocks = entry["rounds"] * entry["blocks"]
+        told = f"seed 0, fastest of {blocks} blocks of {entry['steps']} steps"
+        lines += source(machine, entry, command_of("ranks"), told)
+    return lines
+
+
+def sent(found: Json) -> float:
+    """Megabytes that are handed over in a step."""
+    kinds = ("logits_bytes", "gradients_bytes", "others_bytes")
+    return float(sum(found[kind] for kind in kinds) / 1e6)
+
+
+def plot_ranks(results: Json) -> list[Panel]:
+    panels = []
+    for machine, entry in results["ranks"].items():
+        series = {}
+        for case, every in entry["cases"].items():
+            fewest = {one["ranks"]: one["ratio"] for one in reversed(every)}
+            series[case] = dict(sorted(fewest.items()))
+        title = f"{machine}, {entry['cores']} cores, batch {entry['batch']}"
+        panels.append(Panel(title, "ranks", "× one rank", series))
+    return panels
+
+
+def stores(results: Json) -> list[str]:
+    lines = []
+    for machine, entry in results["stores"].items():
+        size = entry["size"]
+        rows = [
+            ["disk: file", number(entry["memory of disk"]["file_bytes"] / 1e9)],
+            ["disk: memory of the process beyond it", gigabytes(entry, "disk")],
+            [f"sparse, {size['slots']} an image: memory", gigabytes(entry, "sparse")],
+        ]
+        shape = f"{size['images']:,} images × {size['labels']:,} labels"
+        shape += f" (sparse: × {size['many']:,})"
+        lines += [f"**{machine}**: {shape}", "", *table(["", "GB, measured"], rows)]
+        head = [
+            "batch",
+            *(f"{kind}, ms" for kind in ("copy", "loss", "memory", "disk")),
+            "disk: × loss",
+        ]
+        lines += table(
+            head,
+            (
+                [
+                    batch,
+                    *map(number, found["milliseconds"].values()),
+                    number(found["disk_to"]["loss"]),
+                ]
+                for batch, found in entry["batches"].items()
+            ),
+        )
+        lines += source(machine, entry, command_of("stores"), "seed 0")
+    return lines
+
+
+def gigabytes(entry: Json, kind: str) -> str:
+    return number(entry[f"memory of {kind}"]["resident_anon_bytes"] / 1e9)
+
+
+# --- data ----------------------------------------------------------------------------------------
+
+
+def reading(results: Json) -> list[str]:
+    entry = results["reading"]
+    sizes, found = entry["sizes"], entry["results"]
+    rows = [
+        [
+            f"Open Images, {sizes['rows']:,} rows, {name}",
+            number(one["partly"]["seconds"]),
+            number(one["partly"]["peak_gib"]),
+            f"pyarrow's CSV reader alone: {number(1 / one['ratio_of_seconds'])} × the time, "
+            f"{number(1 / one['ratio_of_peak_gib_above_import'])} × the memory",
+        ]
+        for name, one in found["large"].items()
+    ]
+    peer = found["peer"]
+    rows.append(
+        [
+            f"Open Images, {sizes['peer_rows']:,} rows",
+            number(peer["partly"]["seconds"]),
+            number(peer["partly"]["peak_gib"]),
+            f"mlcpl: {number(1 / peer['ratio_of_seconds'])} × the time, "
+            f"{number(1 / peer['ratio_of_peak_gib_above_import'])} × the memory",
+        ]
+    )
+    about = {**entry, "cores": entry["machine"]["cores"], "torch": entry["versions"]["torch"]}
+    del about["machine"]
+    lines = table(["", "s", "peak GiB", "beside it"], rows)
+    return lines + source(entry["machine"]["processor"], about, command_of("reading"), "seed 0")
+
+
+def loading(results: Json) -> list[str]:
+    lines = []
+    names = {
+        "step": "the step alone",
+        "cpu": "the loader alone",
+        "gpu": "the loader, decoding on the GPU",
+    }
+    names |= {
+        "step + cpu": "both",
+        "step + gpu": "both, decoding on the GPU",
+        "peer": "a plain DataLoader",
+    }
+    for device, entry in results["loading"].items():
+        speed = entry["images_a_second"]
+        rows = (
+            [words, number(speed[name]), number(speed[name] / speed["step"])]
+            for name, words in names.items()
+            if name in speed
+        )
+        lines += [
+            f"**{device}**, {entry['backbone']}",
+            "",
+            *table(["", "images/s", "× the step"], rows),
+        ]
+        about = {**entry, "torch": entry["versions"]["torch"].split("+")[0]}
+        lines += source(device, about, command_of("loading"), "seed 0")
+    return lines
+
+
+def hiding(results: Json) -> list[str]:
+    lines = picture("hiding", plot_hiding(results))
+    name, entry = in_order(results["hiding"])[0]
+    rows = (
+        [setting, *map(number, (one["seconds"], one["ratio_to_floor"], one["peak_mib"]))]
+        for setting, one in entry["settings"].items()
+    )
+    shape = f"{images_of(name):,} images** × {entry['labels']} labels"
+    lines += [f"**{shape}, {entry['known']:,} known", ""]
+    lines += table(["", "s", "× the floor", "peak MiB"], rows)
+    kind = entry["machine"]["architecture"]
+    return lines + source(
+        kind, entry, command_of("hiding"), f"median of {entry['repeats']}, seed 0"
+    )
+
+
+def plot_hiding(results: Json) -> list[Panel]:
+    series: dict[str, dict[Any, float]] = {}
+    for name, entry in reversed(in_order(results["hiding"])):
+        for setting, found in entry["settings"].items():
+            series.setdefault(setting, {})[images_of(name)] = found["seconds"]
+    return [Panel("Hiding labels, 5 known an image", "images", "seconds", series, logarithmic=True)]
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+SECTIONS = (fused, step, q, many_labels, metrics, ranks, stores, reading, loading, hiding)
+PLOTS = {
+    "losses": plot_losses,
+    "step": plot_step,
+    "labels": plot_labels,
+    "metrics": plot_metrics,
+    "ranks": plot_ranks,
+    "hiding": plot_hiding,
+}
+
+
+def read_results(folder: Path = RESULTS) -> Json:
+    return {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+
+
+def filled(page: str, results: Json) -> str:
+    """The page with what stands between its markers made anew."""
+    sections = {section.__name__: section for section in SECTIONS}
+
+    def anew(found: re.Match[str]) -> str:
+        lines = "\n".join(sections[found[2]](results)).strip()
+        return f"{found[1]}{lines}\n{found[3]}"
+
+    return MARKED.sub(anew, page)
+
+
+def main() -> None:
+    results = read_results()
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    for name, panels in PLOTS.items():
+        draw(panels(results), PAGE.parent / "plots" / f"{name}.svg")
+    print(f"written to {PAGE}")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,6 +3,7 @@
 import inspect
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -57,3 +58,13 @@ def test_every_loss_has_a_card_with_its_signature(name):
     card = page.split(f"### `{name}`")[1].split("\n### ")[0]
     for parameter in inspect.signature(getattr(losses, name)).parameters:
         assert parameter in card.split("**Equation**")[0]
+
+
+def test_the_page_of_costs_says_what_was_measured() -> None:
+    """docs/performance.md and its plots are what benchmarks/page.py makes of the results."""
+    page = runpy.run_path(str(ROOT / "benchmarks" / "page.py"))
+    text = page["PAGE"].read_text(encoding="utf-8")
+    names = {found[1] for found in page["MARKED"].findall(text)}
+    assert names == {section.__name__ for section in page["SECTIONS"]}
+    assert text == page["filled"](text, page["read_results"]()), "make it anew: benchmarks/page.py"
+    assert {path.stem for path in (ROOT / "docs" / "plots").glob("*.svg")} >= set(page["PLOTS"])
