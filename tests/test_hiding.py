@@ -92,7 +92,8 @@ def test_describe_counts_images_without_positives() -> None:
     hidden = hide(LabelTable.from_dense(full), "spl")
     assert describe(hidden) == (
         "4 images × 4 labels: 2 known positives, 0 known negatives, 87.5 % unknown; "
-        "2 images have no known positive, 2 no known label at all"
+        "2 images have no known positive, 2 no known label at all; "
+        "3 labels have no known positive: label 0, label 2, label 3"
     )
     assert "2 images have no known positive, 1 no known label" in describe(
         LabelTable.from_dense(full)

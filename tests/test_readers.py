@@ -13,7 +13,7 @@ import pyarrow as arrow
 import pytest
 from pyarrow import parquet
 
-from builders import refuses
+from builders import refuses, said
 from partly.errors import ConfigError, DataError, LabelError, PartlyError
 from partly.labels import CONVENTIONS, LabelTable
 from partly.readers import FORMATS, describe, manifest, options_of, read, recognise
@@ -511,6 +511,32 @@ def test_the_long_form_as_programs_write_it(tmp_path: Path) -> None:
 def test_the_long_form_refuses(tmp_path: Path, text: str, sentences: list[str]) -> None:
     path = written(tmp_path, text)
     refuses(path, *sentences, str(path))
+
+
+def test_a_list_of_images_and_labels_is_of_known_positives(tmp_path: Path) -> None:
+    table = read(
+        written(tmp_path, "path,label\na.jpg,cat\na.jpg,dog\nb.jpg,cat\nc.jpg,\na.jpg,cat\n")
+    )
+    assert table.names == ("cat", "dog")
+    assert table.dense().tolist() == [[1, 1], [1, -1], [-1, -1]]
+    assert said(table, "no column value: each row is a known positive")
+    assert said(table, "1 row with a label that an earlier row gives")
+
+
+def test_a_column_called_label_may_hold_values(tmp_path: Path) -> None:
+    table = read(written(tmp_path, "path,label\na.jpg,1\nb.jpg,0\nc.jpg,\n"))
+    assert table.names == ("label",)
+    assert table.dense().tolist() == [[1], [0], [-1]]
+    refuses(written(tmp_path, "path,label\na.jpg,1\nb.jpg,maybe\n"), "'maybe' is not a label")
+
+
+def test_a_table_of_ticks_may_mean_that_nothing_is_negative(tmp_path: Path) -> None:
+    path = written(tmp_path, "path,cat,dog\na.jpg,1,0\nb.jpg,0,0\n")
+    assert said(read(path), "where 0 means 'not ticked' .* say --convention signed")
+    ticked = read(path, convention="signed")
+    assert ticked.dense().tolist() == [[1, -1], [-1, -1]]
+    assert not ticked.notes
+    assert not read(written(tmp_path, "path,cat,dog\na.jpg,1,0\nb.jpg,,0\n")).notes
 
 
 def test_contradictions_of_a_long_parquet_name_its_rows(tmp_path: Path) -> None:

@@ -313,7 +313,8 @@ Set = Annotated[
 Convention = Annotated[
     str | None,
     typer.Option(
-        help="numbers in the file: partly (1, 0, -1), nan, or signed (1, -1, 0) [partly]",
+        help="numbers in the file: partly (1 yes, 0 no, -1 unknown), nan, or signed (1 yes, -1 no, "
+        "0 unknown or not ticked) [partly]",
         rich_help_panel=DATA,
     ),
 ]

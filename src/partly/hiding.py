@@ -16,7 +16,7 @@ from typing import TypeVar
 import numpy as np
 
 from partly import draws
-from partly.errors import ConfigError
+from partly.errors import ConfigError, first_few
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
 
 Labels = TypeVar("Labels", np.ndarray, LabelTable)
@@ -132,9 +132,14 @@ def describe(table: LabelTable) -> str:
     without_any = int((by_image.unknown == len(table.names)).sum())
     positives = int(by_image.positive.sum())
     cells = len(table) * len(table.names)
+    found = table.counts_by_label().positive
+    empty = [name for name, count in zip(table.names, found, strict=True) if not count]
+    many = "label has" if len(empty) == 1 else "labels have"
+    nobody = f"; {len(empty):,} {many} no known positive: {first_few(empty)}" if empty else ""
     return (
         f"{len(table):,} images × {len(table.names):,} labels: {positives:,} known positives, "
         f"{table.known - positives:,} known negatives, "
         f"{100 * (cells - table.known) / max(cells, 1):.1f} % unknown; "
         f"{without_positive:,} images have no known positive, {without_any:,} no known label at all"
+        f"{nobody}"
     )

@@ -8,7 +8,7 @@ For very many labels, E_train and so on in place of Y_train: a line a known entr
 column and 1 or 0; two columns are known positives alone.
 
 Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
-and NaN is unknown; signed, 1 positive, -1 negative, 0 unknown.
+and NaN is unknown; signed, 1 positive, -1 negative, 0 unknown (or not ticked).
 """
 
 from collections.abc import Iterator

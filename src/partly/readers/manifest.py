@@ -6,15 +6,16 @@ positive, 0 negative, empty or -1 unknown (or what the convention says). true an
 understood as 1 and 0.
 
 Long: the path column, `label` and `value`, optional `id` and `split`, and no other column. A row
-with an empty label is an image of which nothing is known.
+with an empty label is an image of which nothing is known. Without `value` each row is a known
+positive: `path,label` with texts such as cat in the column label.
 
 In both forms rows of one image (one id, or one path where there are no ids) are put together; it is
 an error if they contradict each other. A folder may hold the file as manifest.csv or
 manifest.parquet.
 
 Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
-and a cell nan is unknown; signed, 1 positive, -1 negative, 0 unknown. ignore=width,height: columns
-that are no labels.
+and a cell nan is unknown; signed, 1 positive, -1 negative, 0 unknown (or not ticked).
+ignore=width,height: columns that are no labels.
 """
 
 import os
@@ -88,8 +89,17 @@ def read(path: Path, convention: str = "partly", ignore: str | None = None) -> L
     if others and len(names) == len(others) + len(LONG):
         raise DataError(f"{file}: the long form has no other column: {first_few(others)}")
     images, problems = _images(file, columns, path_column)
+    chosen = {name: columns.pop(name) for name in names}
+    if names == ["label"] and _are_names(chosen["label"], words):
+        return _read_long(file, chosen, images, words, problems)
     form = _read_wide if others or len(names) < len(LONG) else _read_long
-    return form(file, {name: columns.pop(name) for name in names}, images, words, problems)
+    return form(file, chosen, images, words, problems)
+
+
+def _are_names(column: Any, words: Words) -> bool:
+    """Whether the cells of a column are names of labels: none of them is a label's value."""
+    texts = [text.lower() for text in code(column).texts if text]
+    return bool(texts) and not any(text in words for text in texts)
 
 
 def read_paths(path: Path) -> tuple[Texts, Texts]:
@@ -274,6 +284,11 @@ def _read_wide(
         if not name
     ]
     raise_if(problems + contradictions, DataError if problems else LabelError)
+    if words["0"] == NEGATIVE and (labels != UNKNOWN).all():
+        notes.append(
+            "every cell is 1 or 0, so nothing is unknown; where 0 means 'not ticked' rather than "
+            "'no', say --convention signed: there 0 is unknown"
+        )
     return LabelTable.from_dense(labels, names=names, notes=notes, **images.of_table())
 
 
@@ -304,12 +319,17 @@ def _merged(
 def _read_long(
     file: Path, columns: dict[str, Any], images: Images, words: Words, problems: list[str]
 ) -> LabelTable:
-    """One row a label of an image."""
-    cells = code(columns.pop("value"))
-    values = _meanings(file, "value", cells, words, problems)[cells.codes]
+    """One row a label of an image; each a known positive where no column says its value."""
     labels = code(columns.pop("label"))
-    del cells
     named = np.diff(labels.texts.offsets) > 0
+    notes = []
+    if "value" in columns:
+        cells = code(columns.pop("value"))
+        values = _meanings(file, "value", cells, words, problems)[cells.codes]
+        del cells
+    else:
+        values = np.where(named, POSITIVE, UNKNOWN).astype(np.int8)[labels.codes]
+        notes.append(f"{file} has no column value: each row is a known positive")
     column_of = np.where(named, np.cumsum(named, dtype=np.int32) - 1, np.int32(-1))
     known = values != UNKNOWN
     if not named.all():
@@ -330,10 +350,10 @@ def _read_long(
         raise_if(_contradicted(file, images, names, given, *entries), LabelError)
         raise
     again = len(entries[0]) - table.known
-    if not again:
-        return table
-    note = f"{counted(again, 'row')} with a label that an earlier row gives: merged with that row"
-    return replace(table, notes=(note,), checked=True)
+    if again:
+        rows = counted(again, "row")
+        notes.append(f"{rows} with a label that an earlier row gives: merged with that row")
+    return replace(table, notes=tuple(notes), checked=True)
 
 
 def _contradicted(
