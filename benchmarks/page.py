@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +94,7 @@ def draw(panels: list[Panel], path: Path) -> None:
     settings = {"svg.hashsalt": "partly", "svg.fonttype": "none", "font.size": 8}
     settings |= {"axes.spines.top": False, "axes.spines.right": False}
     with matplotlib.rc_context(settings):
-        figure = Figure(figsize=(11, 3.8), layout="constrained")
+        figure = Figure(figsize=(max(7.0, 4.0 * len(panels)), 3.8), layout="constrained")
         for axes, panel in zip(
             figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True
         ):
@@ -239,7 +240,7 @@ def step(results: Json) -> list[str]:
 def plot_step(results: Json) -> list[Panel]:
     return [
         Panel(
-            key.replace(", ", "\n", 1),
+            "\n".join(wrap(key, 32)),
             "",
             "images/s",
             {"": {name: speed for name, speed in speeds(key, entry).items() if "norm" not in name}},
