@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-CODE := src tests benchmarks
+CODE := src tests benchmarks examples
 
 # The tests run in one process a core: more threads than cores only wait for each other.
 export OMP_NUM_THREADS ?= 1
