@@ -639,6 +639,36 @@ def predict(
 
 
 @app.command()
+def export(
+    run: Run,
+    format: Annotated[
+        str,
+        typer.Option(
+            help="onnx: one file, for onnxruntime; safetensors: a folder with a JSON card; "
+            "huggingface: a folder that timm and the hub know"
+        ),
+    ] = "onnx",
+    out: Annotated[
+        Path | None, typer.Option(help="the file or folder to write [in the run's folder]")
+    ] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(help="images or features to try it on [pictures drawn by code]"),
+    ] = None,
+) -> None:
+    """Write a run's model in a form that works elsewhere, and check that it answers as the run.
+
+    Preprocessing, labels and thresholds go with it. An .onnx file takes pixels and gives
+    probabilities without Partly or PyTorch; docs/export.md shows how.
+
+    Example: `partly export runs/first --format onnx --out first.onnx --images photos/`
+    """
+    from partly.exporting import export_run
+
+    export_run(run, format, out, images=images, say=_say)
+
+
+@app.command()
 def compare(
     data: Data,
     out: Annotated[Path, typer.Option(help="folder of the comparison")] = Path("runs/compare"),

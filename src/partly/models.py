@@ -134,7 +134,7 @@ def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
         hint = f"; close names: {first_few(close)}" if close else ""
         raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
     try:
-        backbone: Any = timm.create_model(name, num_classes=0, **_made_for(name, size))
+        backbone: Any = timm.create_model(name, num_classes=0, **sized_for(name, size))
         with torch.no_grad():
             backbone.eval()
             side = size or backbone.default_cfg.get("input_size", (3, 224, 224))[-1]
@@ -144,7 +144,7 @@ def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
     return Classifier(backbone.train(), features, labels)
 
 
-def _made_for(name: str, size: int | None) -> dict[str, Any]:
+def sized_for(name: str, size: int | None) -> dict[str, Any]:
     """What timm must be told of the size of images: networks with a place for each patch only."""
     described = _described(name)
     fixed = size is not None and described is not None and described.fixed_input_size
@@ -259,7 +259,7 @@ def _hub_weights(model: Classifier, backbone: str, size: int | None) -> str:
     if not reached and not described.hf_hub_id:
         raise _NoWeights(UNREACHED)
     try:
-        made_for = _made_for(backbone, size)
+        made_for = sized_for(backbone, size)
         with nullcontext() if reached else _offline():
             pretrained = timm.create_model(backbone, pretrained=True, num_classes=0, **made_for)
     except Exception as error:  # the hub fails in many ways, none of them ours

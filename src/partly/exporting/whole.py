@@ -1,0 +1,87 @@
+"""A trained model with everything around it, as one module.
+
+What enters: a `Predictor`. What leaves: a module from what a user has, pixels of 0 to 255 or
+feature rows, to what a user wants: probabilities, and the logits they were made of. And inputs to
+try it on.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from partly import drawing, runs
+from partly.data import ImageInputs, split_into_chunks
+from partly.errors import DataError
+from partly.labels import LabelTable
+from partly.models import Standardise
+
+TRIED = 16  # inputs that an exported model is tried on
+
+
+class Normalise(nn.Module):
+    """Pixels of 0 to 255 as the backbone wants them."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, mean: tuple[float, ...], deviation: tuple[float, ...]) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(1, 3, 1, 1))
+        self.register_buffer("deviation", torch.tensor(deviation).view(1, 3, 1, 1))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return (pixels.float() / 255 - self.mean) / self.deviation
+
+
+class Whole(nn.Module):
+    """uint8 pixels [B, 3, S, S], or feature rows [B, F], -> probabilities, logits [B, L]."""
+
+    def __init__(self, predictor: runs.Predictor) -> None:
+        super().__init__()
+        self.prepare: nn.Module = nn.Identity()
+        if predictor.config["features"] is None or predictor.eye is not None:
+            self.prepare = Normalise(*runs.look_of(predictor.config).statistics())
+        self.eye = predictor.eye or nn.Identity()
+        self.model = predictor.model
+        self.method, self.options = predictor.method, predictor.config["options"]
+        self.eval()
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        logits = self.model(self.eye(self.prepare(inputs)))
+        return self.method.probability(logits, self.options), logits
+
+    @property
+    def looks_at_images(self) -> bool:
+        return isinstance(self.prepare, Normalise)
+
+
+def drawn_inputs(predictor: runs.Predictor) -> np.ndarray:
+    """What a model can be tried on where nothing is given: pictures drawn by code, or feature rows
+    that are spread as those it was trained on."""
+    if Whole(predictor).looks_at_images:
+        size = (predictor.config["image_size"],) * 2
+        drawn = (drawing.draw_picture(0, number)[0] for number in range(TRIED))
+        pictures = [np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in drawn]
+        return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
+    spread = next(m for m in predictor.model.modules() if isinstance(m, Standardise))
+    noise = np.random.default_rng(0).standard_normal((TRIED, len(spread.mean)), dtype=np.float32)
+    return noise * spread.deviation.cpu().numpy() + spread.mean.cpu().numpy()
+
+
+def given_inputs(predictor: runs.Predictor, table: LabelTable) -> np.ndarray:
+    """The same of a table's images or features, decoded and resized as ever."""
+    if not Whole(predictor).looks_at_images:
+        wanted = predictor.config["features"]
+        if table.features is None or table.features.shape[1] != wanted:
+            raise DataError(f"the model looks at {wanted} features a row, and these are others")
+        return table.features.astype(np.float32)
+    if table.paths is None:
+        raise DataError("the model looks at images, and these are feature rows")
+    look = replace(runs.look_of(predictor.config), normalise="none", decode="cpu")
+    inputs = ImageInputs(table.paths, torch.device("cpu"), look)
+    chunks = split_into_chunks(np.arange(len(table)), TRIED)
+    pixels = torch.cat([batch for _, batch in inputs.batches(chunks)])
+    return (pixels * 255).round().to(torch.uint8).contiguous().numpy()
