@@ -276,6 +276,13 @@ def add_up(values: Tensor) -> Tensor:
     return values
 
 
+def total(values: Tensor) -> Tensor:
+    """The sum over ranks of a few numbers in main memory."""
+    if world() == 1:
+        return values
+    return add_up(values.to("cuda" if _on_gpu() else "cpu", copy=True)).cpu()
+
+
 class _Sum(torch.autograd.Function):
     """The sum over ranks. What it goes into differs between ranks, so its gradients add up too."""
 

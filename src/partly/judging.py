@@ -18,10 +18,12 @@ from torch import Tensor
 from partly import (
     category,
     checkpoint,
+    decisions,
     distributed,
     draws,
     methods,
     metrics,
+    propensity,
     pseudo,
     ranking,
     runs,
@@ -61,13 +63,15 @@ class Judge:
 
     table: all of the images. own: those that this rank looks at, and their labels [n, L]: no rank
     holds the logits or the labels of all. Where a head is sampled even they would be too many:
-    then labels is None, and what counts is the labels that come first.
+    then labels is None, and what counts is the labels that come first. facts: how their labels
+    went missing.
     """
 
     predictor: runs.Predictor
     table: LabelTable
     own: LabelTable
     labels: np.ndarray | None
+    facts: propensity.Propensity
 
     def logits(self) -> np.ndarray:
         """Of this rank's images [n, L]; none where ranks are more than images."""
@@ -76,14 +80,22 @@ class Judge:
         return self.predictor.logits(self.own)
 
 
-def open_judge(validation: LabelTable | None, state: State) -> Judge | None:
-    """None where there is nothing to judge by: then the last epoch is kept."""
+def open_judge(validation: LabelTable | None, state: State, *, held_out: bool) -> Judge | None:
+    """None where there is nothing to judge by: then the last epoch is kept.
+
+    held_out: whether the images are a part of those trained on, and labels went missing alike.
+    """
     if validation is None:
         return None
     table = validation.reorder(state.training.table.names, "the validation part")
     own = table.take(distributed.own_part(np.arange(len(table))))
     labels = own.dense() if state.sampled is None else None
-    return Judge(predictor(state, runs.describe(table, state.config)), table, own, labels)
+    facts = state.training.propensity
+    if not held_out:
+        facts = propensity.estimate_others(
+            table, facts.expected_positives, guessed_share=state.guessed
+        )
+    return Judge(predictor(state, runs.describe(table, state.config)), table, own, labels, facts)
 
 
 def scores(judge: Judge) -> tuple[np.ndarray, str]:
@@ -97,12 +109,12 @@ def scores(judge: Judge) -> tuple[np.ndarray, str]:
     return hits.mean(axis=1), f"known positives among the first {FIRST} labels"
 
 
-def thresholds(judge: Judge, result: runs.Predictor) -> np.ndarray | None:
-    """The best threshold of each label [L] on all images; None where labels are very many."""
+def decide(judge: Judge, result: runs.Predictor) -> decisions.Decisions | None:
+    """The thresholds with the best F1 on all images; None where labels are very many."""
     if judge.labels is None:
         return None
-    probabilities = result.to_probabilities(torch.from_numpy(judge.logits()))
-    return ranking.sharded(metrics.tune_thresholds, probabilities, judge.labels)
+    probabilities = result.raw_probabilities(torch.from_numpy(judge.logits()))
+    return decisions.fit(probabilities, judge.labels, judge.facts)
 
 
 def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
@@ -173,14 +185,14 @@ def finish(
     if state.config.finish == "cft" and judge is not None:
         tune_rows(state, judge, folder, say)
     result = predictor(state, record)
-    if judge is not None:
-        result.thresholds = thresholds(judge, result)
+    decided = None if judge is None else decide(judge, result)
+    if decided is not None:
+        result.decide_by(decided)
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
         checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
-        if result.thresholds is not None:
-            chosen = dict(zip(result.names, result.thresholds.tolist(), strict=True))
-            checkpoint.write_json(folder / runs.THRESHOLDS, chosen)
+        if decided is not None:
+            runs.write_decisions(folder, result.names, decided)
     return result
 
 

@@ -77,6 +77,21 @@ def estimate(
     return Propensity(c_positive, c_negative, priors, float(priors.sum()), single, source)
 
 
+def estimate_others(
+    table: LabelTable, expected_positives: float | None, *, guessed_share: float | None = None
+) -> Propensity:
+    """`estimate` of other images than those trained on, which may be known to another share.
+
+    expected_positives: as training took it to be. Only where no negative is known is it needed;
+    there may be more of them here. guessed_share: what else is known of it.
+    """
+    counts = table.counts_by_label()
+    full = table.known == len(table) * len(table.names)
+    if expected_positives is None or full or counts.negative.any():
+        return estimate(table, guessed_share=guessed_share)
+    return estimate(table, max(expected_positives, counts.positive.sum() / len(table)))
+
+
 def only_positives(table: LabelTable) -> np.ndarray:
     """Which labels [L] have known positives, no known negative, and entries that are not known."""
     counts = table.counts_by_label()

@@ -5,6 +5,7 @@ entries; `stores` keep them from one visit of an image to the next. Letters: N i
 B in a batch.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -71,18 +72,24 @@ def _positive_number(value: Tensor | float, device: torch.device) -> Tensor:
     return value.to(device, torch.float32).clamp(SMALLEST)
 
 
-def chance_of_single(logits: Tensor, labels: Tensor, c_positive: Tensor) -> Tensor:
+def chance_of_single(
+    logits: Tensor,
+    labels: Tensor,
+    c_positive: Tensor,
+    total: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> Tensor:
     """c₊ of each image [B, 1] where one positive of each is known: the more it has, the smaller.
 
     An image of m expected positives has 1/m, all of them scaled so that the mean over positives is
-    c₊, as it is over the whole table.
+    c₊, as it is over the whole table. total: adds up over ranks, where each has images of its own.
     """
     unknown = labels == UNKNOWN
     probabilities = torch.sigmoid(logits.detach().float())
     expected = torch.where(unknown, probabilities, (labels == POSITIVE).float())
     count = expected.sum(dim=1, keepdim=True)
     chance = 1 / count.clamp(min=1)
-    mean = (chance * count).sum() / count.sum().clamp(min=SMALLEST)
+    above, below = total(torch.stack([(chance * count).sum(), count.sum()]))
+    mean = above / below.clamp(min=SMALLEST)
     return (chance / mean.clamp(min=SMALLEST) * c_positive.mean()).clamp(max=0.98)
 
 

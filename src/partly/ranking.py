@@ -254,13 +254,19 @@ class _Shard(NamedTuple):
 
 
 def sharded(
-    measure: Measure, scores: Any, labels: Any, group: dist.ProcessGroup | None = None
+    measure: Measure,
+    scores: Any,
+    labels: Any,
+    group: dist.ProcessGroup | None = None,
+    *,
+    kind: torch.dtype = torch.int8,
 ) -> FloatArray:
     """`measure` [L] of all ranks' images, on every rank: `metrics.tune_thresholds`, for example.
 
     measure: of scores and labels, whatever columns [N, l] of them it is given, a number a column.
     scores, labels: [n, L], this rank's own images, none or more; each image on one rank only (a
     sampler that repeats images to fill up a batch counts them twice).
+    kind: of the labels; torch.float32 for expected ones, which may be any number.
 
     Nothing is gathered whole. The ranks exchange columns, a block at a time, so that each gets all
     N images of its share of the labels; they hold N·L/W entries or fewer at a time and send every
@@ -270,15 +276,15 @@ def sharded(
     if not dist.is_initialized():
         return measure(scores, labels)
     device = _device(group)
-    table, truth, shards = _meet(scores, labels, group)
-    kind = torch.float32 if all(shard.narrow for shard in shards) else torch.float64
+    table, truth, shards = _meet(scores, labels, group, kind)
+    precision = torch.float32 if all(shard.narrow for shard in shards) else torch.float64
     images, count = [shard.images for shard in shards], shards[0].labels
     result = torch.zeros(count, dtype=torch.float64, device=device)
     for shares in _shares(count, len(shards), sum(images)):
         own = shares[dist.get_rank(group)]
         span, widths = slice(shares[0].start, shares[-1].stop), [len(share) for share in shares]
-        block = _exchange(_columns(table, span, kind, device), widths, images, group)
-        answers = _exchange(_columns(truth, span, torch.int8, device), widths, images, group)
+        block = _exchange(_columns(table, span, precision, device), widths, images, group)
+        answers = _exchange(_columns(truth, span, kind, device), widths, images, group)
         result[own.start : own.stop] = _of_share(measure, block, answers)
     dist.all_reduce(result, group=group)  # each label has one rank that adds to nought
     return np.asarray(result.cpu().numpy())
@@ -318,7 +324,10 @@ def _device(group: dist.ProcessGroup | None) -> torch.device:
 
 
 def _meet(
-    scores: Any, labels: Any, group: dist.ProcessGroup | None
+    scores: Any,
+    labels: Any,
+    group: dist.ProcessGroup | None,
+    kind: torch.dtype = torch.int8,
 ) -> tuple[Array | Tensor, Array | Tensor, list[_Shard]]:
     """This rank's scores and labels, and what all ranks have; the faults of one are told by all.
 
@@ -328,7 +337,8 @@ def _meet(
     truth: Array | Tensor = table
     problems: list[str] = []
     try:
-        table, truth = _checked_shard(scores, labels)
+        expected = kind != torch.int8  # and then made by partly itself
+        table, truth = (scores, labels) if expected else _checked_shard(scores, labels)
     except PartlyError as error:
         problems = error.problems
     narrow = not table.shape[0] or str(table.dtype).rpartition(".")[2] in NARROW

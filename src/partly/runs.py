@@ -9,7 +9,9 @@ pseudo_labels-*    pseudo-labels on disk, and (.undo) how to get back to the che
 model.safetensors  the weights of the chosen epoch
 eye.safetensors    the frozen backbone in front of it, where only the head was trained
 untuned.safetensors  the head before `--finish cft`
-thresholds.json    one decision threshold a label
+thresholds.json    one decision threshold a label, of calibrated probabilities
+calibration.json   what makes probabilities true (`decisions.Calibration`), where there is one
+decisions.json     what thresholds were fitted for and on, and what is expected of them
 skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part
 report.html        the same as a page
@@ -18,7 +20,7 @@ report.html        the same as a page
 import csv
 import json
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -31,7 +33,8 @@ from torch import Tensor
 from partly import __version__, checkpoint, distributed, features, methods, models
 from partly.config import Config
 from partly.data import Look, open_inputs, split_into_chunks
-from partly.errors import ConfigError, DataError, RunError, raise_if
+from partly.decisions import AS_IT_IS, Calibration, Decisions
+from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.labels import LabelTable
 from partly.sampled import average_precisions, top_labels
 
@@ -39,6 +42,7 @@ CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
+CALIBRATION, DECISIONS = "calibration.json", "decisions.json"
 TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
@@ -151,8 +155,9 @@ def read_weights(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor] | None:
 class Predictor:
     """A trained model with what is needed to use it.
 
-    eye: the frozen backbone that turns images into the model's features, where only the head was
-    trained.
+    thresholds: [L], of the probabilities that it gives; None: ½ for each. calibration: through
+    which the model's own probabilities go to become those. eye: the frozen backbone that turns
+    images into the model's features, where only the head was trained.
     """
 
     model: models.Classifier
@@ -162,6 +167,7 @@ class Predictor:
     device: torch.device
     thresholds: np.ndarray | None = None
     eye: torch.nn.Module | None = None
+    calibration: Calibration = AS_IT_IS
 
     def logits(self, table: LabelTable) -> np.ndarray:
         """Logits [N, L] of a table's images or features."""
@@ -222,14 +228,22 @@ class Predictor:
 
     def to_probabilities(self, logits: Tensor) -> np.ndarray:
         """The probabilities that these logits of the model stand for."""
+        return self.calibration.apply(self.raw_probabilities(logits))
+
+    def raw_probabilities(self, logits: Tensor) -> np.ndarray:
+        """The same without the calibration."""
         return self.method.probability(logits, self.config["options"]).numpy()
+
+    def decide_by(self, decided: Decisions) -> None:
+        """Take these thresholds and this calibration from now on."""
+        self.thresholds, self.calibration = decided.thresholds, decided.calibration
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds names and weights, so that it opens elsewhere, with or without a GPU."""
         weights = {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
         device = "cpu" if self.device.type == "cpu" else "auto"
         eye = None if self.eye is None else {k: v.cpu() for k, v in self.eye.state_dict().items()}
-        return restore, (self.config, weights, self.thresholds, device, eye)
+        return restore, (self.config, weights, self.thresholds, device, eye, self.calibration)
 
 
 def _looks_at(features: int | None) -> str:
@@ -242,6 +256,7 @@ def restore(
     thresholds: np.ndarray | None,
     device: str = "auto",
     eye_weights: Mapping[str, Tensor] | None = None,
+    calibration: Calibration = AS_IT_IS,
 ) -> Predictor:
     """A trained model from what describes it."""
     chosen = choose_device(device)
@@ -254,7 +269,7 @@ def restore(
         eye = models.build(config["backbone"], 1, size=size).backbone.to(chosen)
         eye.load_state_dict(eye_weights)
     method, names = methods.get(config["method"]), tuple(config["labels"])
-    return Predictor(model.to(chosen), method, names, config, chosen, thresholds, eye)
+    return Predictor(model.to(chosen), method, names, config, chosen, thresholds, eye, calibration)
 
 
 def look_of(config: Mapping[str, Any]) -> Look:
@@ -278,9 +293,31 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
         if (folder / THRESHOLDS).is_file():
             stored = checkpoint.read_json(folder / THRESHOLDS)
             thresholds = np.array([stored[name] for name in config["labels"]])
-        return restore(config, weights, thresholds, device, read_weights(folder, EYE))
-    except (KeyError, TypeError, RuntimeError) as error:
+        calibration = read_calibration(folder)
+        return restore(config, weights, thresholds, device, read_weights(folder, EYE), calibration)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, PartlyError):
+            raise
         raise RunError(f"the run in {folder} is damaged: {error!r}") from None
+
+
+def read_calibration(folder: Path) -> Calibration:
+    """Of a run's folder; one that changes nothing where there is none."""
+    if not (folder / CALIBRATION).is_file():
+        return AS_IT_IS
+    return Calibration.from_json(checkpoint.read_json(folder / CALIBRATION))
+
+
+def write_decisions(folder: Path, names: Sequence[str], decided: Decisions, **notes: Any) -> None:
+    """Thresholds, calibration and how they came about, with notes on what they were fitted on."""
+    chosen = dict(zip(names, decided.thresholds.tolist(), strict=True))
+    # What is expected goes first: a crash leaves thresholds that fit their calibration, or none.
+    for name in (THRESHOLDS, CALIBRATION, DECISIONS):
+        (folder / name).unlink(missing_ok=True)
+    checkpoint.write_json(folder / DECISIONS, decided.to_json(names) | notes)
+    if decided.calibration.kind != "none":
+        checkpoint.write_json(folder / CALIBRATION, decided.calibration.to_json())
+    checkpoint.write_json(folder / THRESHOLDS, chosen)
 
 
 # --- a run that begins or goes on ---------------------------------------------------------------

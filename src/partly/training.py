@@ -110,7 +110,8 @@ def train(
     if stored:
         runs.check_same(folder, stored, record)
 
-    if validation is None and config.hold_out > 0:
+    held_out = validation is None
+    if held_out and config.hold_out > 0:
         table, validation, truth = judging.hold_out(table, truth, config)
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
@@ -131,7 +132,7 @@ def train(
         learn_before(state, quiet)
     state.eye, state.origin = eye, stored.get("origin") or record.get("origin") or state.origin
     record |= {"origin": state.origin, **state.found()}
-    judge = judging.open_judge(validation, state)
+    judge = judging.open_judge(validation, state, held_out=held_out)
     if folder is not None and kept is not None and has_checkpoint:
         state.load_from(kept)
         state.best_weights = runs.read_weights(folder)

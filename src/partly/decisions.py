@@ -1,0 +1,437 @@
+"""From probabilities and partly known labels to decisions.
+
+What enters: probabilities [N, L] of images that were not trained on, their labels [N, L] (1, 0,
+-1), and how labels went missing (`propensity`). What leaves: a `Calibration`, a threshold for each
+label, and on what each was fitted: `Decisions`, which a run's folder keeps. Letters: N images, n of
+them with this rank, L labels.
+
+Known entries alone are biased where labels are not missing at random: where only positives are
+known every precision is 1. So every entry counts by its expected label: 1 or 0 where it is known,
+P(positive | x, unknown) where it is not. With p calibrated, c₊ and c₋ the chances that a positive,
+a negative is annotated, that is (1 - c₊)p / [(1 - c₊)p + (1 - c₋)(1 - p)].
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.isotonic import isotonic_regression
+
+from partly import distributed, ranking
+from partly.errors import ConfigError
+from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
+from partly.propensity import Propensity
+from partly.pseudo import chance_of_single
+
+FloatArray = NDArray[np.float64]
+Column = NDArray[Any]
+
+KINDS = ("none", "temperature", "isotonic")  # of calibration
+ENOUGH = 10  # known positives of a label, below which what the model believes is better than they
+NEVER = 1.0  # the threshold of a label that is not decided for any image
+CLOSEST = 1e-7  # to 0 and 1 that a probability comes: its logit is finite
+LARGEST_FIT = 2**23  # entries on which two numbers are fitted: more would say the same
+CELLS = np.linspace(-14, 14, 1401)  # of logits: what lies in one is calibrated alike
+RISING = 1e-3  # of the slope 1 that a calibration has at least: no two images become equal
+ROWS = 2**20  # entries of the rows that are looked at together
+
+
+# --- what is wanted ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a threshold is best for.
+
+    f1: the largest F1. precision: as many positives as can be found while the share of true ones
+    among them is at least `floor`. recall: as few false ones while the share of positives that is
+    found is at least `floor`. cost: the smallest sum where a false positive costs `false_positive`
+    and a missed one `false_negative`. `str(goal)` is what the command line takes.
+    """
+
+    kind: str = "f1"
+    floor: float = 0.0
+    false_positive: float = 1.0
+    false_negative: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> "Goal":
+        """`f1`, `precision:0.9`, `recall:0.9` or `cost:1:5`.
+
+        >>> Goal.parse("cost:1:5").false_negative
+        5.0
+        """
+        kind, *words = text.strip().lower().split(":")
+        try:
+            numbers = [float(word) for word in words]
+        except ValueError:
+            numbers = [np.nan]
+        if kind == "f1" and not numbers:
+            return cls()
+        if kind in ("precision", "recall") and len(numbers) == 1 and 0 < numbers[0] <= 1:
+            return cls(kind, floor=numbers[0])
+        if kind == "cost" and len(numbers) == 2 and all(0 < n < np.inf for n in numbers):
+            return cls(kind, false_positive=numbers[0], false_negative=numbers[1])
+        raise ConfigError(
+            f"no goal '{text}': write f1, precision:0.9 or recall:0.9 (a floor above 0, up to 1), "
+            "or cost:1:5 (of a false positive, of a missed one)"
+        )
+
+    def __str__(self) -> str:
+        if self.kind == "cost":
+            return f"cost:{self.false_positive:g}:{self.false_negative:g}"
+        return self.kind if self.kind == "f1" else f"{self.kind}:{self.floor:g}"
+
+
+# --- calibration ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A rising function that makes a model's probabilities true, the same for all labels.
+
+    temperature: p -> σ(slope · logit p + shift). isotonic: straight lines between the knots
+    (x, y), of which the first is (0, 0) and the last (1, 1). none: p -> p.
+    """
+
+    kind: str = "none"
+    slope: float = 1.0
+    shift: float = 0.0
+    x: tuple[float, ...] = ()
+    y: tuple[float, ...] = ()
+
+    def apply(self, probabilities: Column) -> Column:
+        """The true probabilities, in the type and shape of those that enter.
+
+        >>> Calibration("temperature", slope=2.0).apply(np.array([0.5, 0.8])).round(3)
+        array([0.5  , 0.941])
+        """
+        if self.kind == "temperature":
+            scores = self.slope * logits_of(probabilities) + self.shift
+            return _sigmoid(scores).astype(probabilities.dtype)
+        if self.kind == "isotonic":
+            return np.interp(probabilities, self.x, self.y).astype(probabilities.dtype)
+        return probabilities
+
+    def to_json(self) -> dict[str, Any]:
+        """What `calibration.json` holds."""
+        if self.kind == "isotonic":
+            return {"kind": self.kind, "x": list(self.x), "y": list(self.y)}
+        return {"kind": self.kind, "slope": self.slope, "shift": self.shift}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "Calibration":
+        """The reverse of `to_json`."""
+        if stored["kind"] not in KINDS:
+            raise ValueError(f"no calibration '{stored['kind']}'")
+        if stored["kind"] == "isotonic":
+            return cls("isotonic", x=tuple(stored["x"]), y=tuple(stored["y"]))
+        return cls(stored["kind"], slope=float(stored["slope"]), shift=float(stored["shift"]))
+
+
+AS_IT_IS = Calibration()
+
+
+def logits_of(probabilities: Column) -> FloatArray:
+    """log p/(1-p), finite."""
+    p = np.clip(np.asarray(probabilities, np.float64), CLOSEST, 1 - CLOSEST)
+    return np.asarray(np.log(p) - np.log1p(-p))
+
+
+def _sigmoid(scores: FloatArray) -> FloatArray:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * scores)))
+
+
+@dataclass(frozen=True)
+class Chances:
+    """c₊ and c₋ of the entries of these rows: [1, L], or [n, 1] where c₊ is that of an image."""
+
+    positive: Column
+    negative: Column
+
+    def of(self, rows: slice) -> "Chances":
+        """Those of some of the rows."""
+        return Chances(*(c if len(c) == 1 else c[rows] for c in (self.positive, self.negative)))
+
+
+def chances(probabilities: Column, labels: Column, facts: Propensity) -> Chances:
+    """How likely an entry of these images was annotated, were it positive, were it negative.
+
+    Where one positive of each image is known, the more an image has the smaller is c₊.
+    """
+    positive, negative = facts.positive[None], facts.negative[None]
+    if facts.single:
+        believed = torch.from_numpy(logits_of(probabilities))
+        known, mean = torch.from_numpy(np.asarray(labels)), torch.from_numpy(facts.positive)
+        positive = chance_of_single(believed, known, mean, distributed.total).numpy()
+    return Chances(positive, negative)
+
+
+def expected_labels(probabilities: Column, labels: Column, chance: Chances) -> Column:
+    """The expected label of each entry [n, L]: itself if known, else P(positive | x, unknown).
+
+    >>> half = Chances(np.array([[0.5]]), np.array([[0.0]]))
+    >>> expected_labels(np.array([[0.5], [0.5]]), np.array([[1], [-1]]), half).round(3).tolist()
+    [[1.0], [0.333]]
+    """
+    hidden = (1 - chance.positive) * probabilities
+    total = hidden + (1 - chance.negative) * (1 - probabilities)
+    believed = np.divide(hidden, total, out=np.zeros_like(total), where=total > 0)
+    return np.where(labels == UNKNOWN, believed, labels)
+
+
+def fit_calibration(
+    kind: str, probabilities: Column, labels: Column, chance: Chances
+) -> Calibration:
+    """The calibration of this kind, of the images of all ranks."""
+    if kind not in KINDS:
+        raise ConfigError(f"calibrate is one of {', '.join(KINDS)}, not '{kind}'")
+    fit = {"temperature": fit_temperature, "isotonic": fit_isotonic}.get(kind)
+    return AS_IT_IS if fit is None else fit(probabilities, labels, chance)
+
+
+def fit_temperature(probabilities: Column, labels: Column, chance: Chances) -> Calibration:
+    """Slope and shift by the likelihood of what was annotated, and of what was not:
+
+        known positive -log p, known negative -log(1-p), unknown -log[(1-c₊)p + (1-c₋)(1-p)]
+
+    Fisher's scoring, with steps that are halved until they help. A prior of deviation 1 around
+    slope 1 and shift 0 stands in where little is known.
+    """
+    entries = float(distributed.total(torch.tensor(labels.size, dtype=torch.float64)))
+    every = slice(None, None, max(1, round(entries / LARGEST_FIT)))
+    scores, known, own = logits_of(probabilities[every]), labels[every], chance.of(every)
+    place = np.array([1.0, 0.0])
+    loss, step = _look(place, scores, known, own)
+    for _ in range(50):
+        size = 1.0
+        while size > 1e-3:
+            tried = place + size * step
+            found, following = _look(tried, scores, known, own) if tried[0] > 0 else (np.inf, step)
+            if found <= loss:
+                break
+            size /= 2
+        else:
+            break
+        gained, place, loss, step = loss - found, tried, found, following
+        if gained < 1e-6:
+            break
+    return Calibration("temperature", slope=float(place[0]), shift=float(place[1]))
+
+
+def _look(
+    place: FloatArray, scores: FloatArray, labels: Column, chance: Chances
+) -> tuple[float, FloatArray]:
+    """At this slope and shift: what is lost, and the step that Fisher's information suggests."""
+    sums = np.zeros(6)
+    for rows in _row_blocks(scores):
+        x, known, own = scores[rows], labels[rows], chance.of(rows)
+        p = _sigmoid(place[0] * x + place[1])
+        spread, apart = p * (1 - p), own.positive - own.negative
+        unseen = np.maximum((1 - own.positive) * p + (1 - own.negative) * (1 - p), CLOSEST)
+        of_known = np.where(known == POSITIVE, p, 1 - p)
+        loss = -np.log(np.maximum(np.where(known == UNKNOWN, unseen, of_known), 1e-30))
+        pull = expected_labels(p, known, own) - p
+        sure = own.positive * (1 - p) + own.negative * p + spread * apart**2 / unseen
+        weight = spread * sure
+        parts = (loss, pull * x, pull, weight * x * x, weight * x, weight)
+        sums += [part.sum() for part in parts]
+    lost, *rest = distributed.total(torch.from_numpy(sums)).numpy()
+    away = place - [1.0, 0.0]
+    gradient = np.array(rest[:2]) - away
+    information = np.array([rest[2:4], rest[3:5]]) + np.eye(2)
+    return float(lost + away @ away / 2), np.asarray(
+        np.linalg.solve(information, gradient), np.float64
+    )
+
+
+def fit_isotonic(probabilities: Column, labels: Column, chance: Chances) -> Calibration:
+    """The rising function that fits best: shares of positives among images of like probability.
+
+    A known entry stands for 1/c of its kind. Where no negative of a label is known, all of its
+    entries are counted, of which the known positives stand for the positives.
+    """
+    sums = np.zeros((3, len(CELLS) + 1))  # of each cell: positives, entries, probabilities
+    for rows in _row_blocks(probabilities):
+        p, known, own = np.asarray(probabilities[rows], np.float64), labels[rows], chance.of(rows)
+        positive = np.where(known == POSITIVE, 1 / np.maximum(own.positive, CLOSEST), 0)
+        negative = np.where(known == NEGATIVE, 1 / np.maximum(own.negative, CLOSEST), 0)
+        one_sided = (own.negative == 0) & (own.positive > 0)
+        weight = np.where(one_sided, 1.0, positive + negative)
+        cells = np.digitize(logits_of(p), CELLS).ravel()
+        for line, values in zip(sums, (positive, weight, weight * p), strict=True):
+            line += np.bincount(cells, values.ravel(), len(line))
+    positives, entries, believed = distributed.total(torch.from_numpy(sums)).numpy()
+    seen = entries > 0
+    if not seen.any():
+        return AS_IT_IS
+    shares = isotonic_regression(
+        positives[seen] / entries[seen], sample_weight=entries[seen], y_min=0, y_max=1
+    )
+    starts = np.flatnonzero(np.diff(shares, prepend=-1))  # of what became one value
+    middles = np.add.reduceat(believed[seen], starts) / np.add.reduceat(entries[seen], starts)
+    x = np.concatenate([[0], middles, [1]])
+    y = np.concatenate([[0], shares[starts], [1]])
+    y = (1 - RISING) * y + RISING * x
+    return Calibration("isotonic", x=tuple(x.tolist()), y=tuple(y.tolist()))
+
+
+def _row_blocks(table: Column) -> list[slice]:
+    """The rows of a table [n, L], some at a time."""
+    height = max(1, ROWS // max(1, table.shape[1]))
+    return [slice(first, first + height) for first in range(0, len(table), height)]
+
+
+# --- thresholds ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cuts:
+    """Where a column of scores can be cut: the `threshold` of each cut from the highest down, how
+    many are at or above it, how many of these are expected to be positive; and of all entries."""
+
+    threshold: FloatArray
+    seen: FloatArray
+    hits: FloatArray
+    positives: float
+
+
+def cuts_of(scores: Column, expected: Column) -> Cuts:
+    """The cuts of one label: midway between neighbouring distinct scores, 0 below the lowest."""
+    order = np.argsort(-scores, kind="stable")
+    ordered, hits = scores[order], np.cumsum(expected[order], dtype=np.float64)
+    last = np.flatnonzero(np.append(ordered[1:] < ordered[:-1], [True] * (len(ordered) > 0)))
+    upper = ordered[last].astype(np.float64)
+    lower = np.append(upper[1:], 0.0)
+    middle = (upper + lower) / 2
+    # Between two adjacent floats the middle rounds to one of them; the lower must stay out.
+    threshold = np.where(middle > lower, middle, upper)
+    seen = np.asarray(last, np.float64) + 1
+    return Cuts(threshold, seen, hits[last], float(hits[-1]) if len(hits) else 0.0)
+
+
+def best_cut(goal: Goal, cuts: Cuts) -> int:
+    """Which cut is the best for the goal; of equal ones the highest. -1: none, decide for no image.
+
+    -1 is where no cut has the precision that is asked for, or where any positive decision costs
+    more than it saves.
+    """
+    if not len(cuts.seen):
+        return -1
+    if goal.kind == "f1":
+        return int(np.argmax(2 * cuts.hits / (cuts.seen + cuts.positives)))
+    if goal.kind == "cost":
+        saved = goal.false_negative * cuts.hits - goal.false_positive * (cuts.seen - cuts.hits)
+        return int(np.argmax(saved)) if saved.max() > 0 else -1
+    slack = 1e-9 * max(1.0, cuts.positives)  # of sums that are rounded
+    if goal.kind == "precision":
+        enough = np.flatnonzero(cuts.hits + slack >= goal.floor * cuts.seen)
+        return int(enough[-1]) if len(enough) else -1
+    return int(np.argmax(cuts.hits + slack >= goal.floor * cuts.positives))
+
+
+def best_threshold(goal: Goal, scores: Column, expected: Column) -> float:
+    """The best threshold of one label, for the expected labels [N] of its scores [N]."""
+    cuts = cuts_of(scores, expected)
+    best = best_cut(goal, cuts)
+    return NEVER if best < 0 else float(cuts.threshold[best])
+
+
+def best_thresholds(goal: Goal, scores: Any, expected: Any) -> FloatArray:
+    """`best_threshold` of each column of [N, l], wherever they lie."""
+    tables = (t.cpu().numpy() if isinstance(t, torch.Tensor) else t for t in (scores, expected))
+    pairs = zip(*(np.ascontiguousarray(table.T) for table in tables), strict=True)
+    return np.array([best_threshold(goal, *pair) for pair in pairs])
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """A threshold for each label [L] and how it came about.
+
+    precision, recall [L]: what is expected of each; nan where nothing is decided, or there is
+    nothing to find. positives, negatives [L]: how many known ones it was fitted on. by_model [L]:
+    where these were too few, and only what the model believes was looked at.
+    """
+
+    goal: Goal
+    calibration: Calibration
+    thresholds: FloatArray
+    precision: FloatArray
+    recall: FloatArray
+    positives: Column
+    negatives: Column
+    by_model: Column
+    images: int
+
+    @property
+    def never(self) -> Column:
+        """Which labels [L] are decided for none of these images: nothing reaches the goal."""
+        return np.isnan(self.precision)
+
+    def to_json(self, names: Sequence[str]) -> dict[str, Any]:
+        """What `decisions.json` holds."""
+        numbers = {
+            "threshold": self.thresholds,
+            "precision": self.precision,
+            "recall": self.recall,
+            "known_positives": self.positives,
+            "known_negatives": self.negatives,
+            "by_model": self.by_model,
+        }
+        columns = [[None if v != v else v for v in column.tolist()] for column in numbers.values()]
+        lines = zip(names, *columns, strict=True)
+        return {
+            "goal": str(self.goal),
+            "calibration": self.calibration.kind,
+            "images": self.images,
+            "labels": {name: dict(zip(numbers, line, strict=True)) for name, *line in lines},
+        }
+
+
+def fit(
+    probabilities: Column,
+    labels: Column,
+    facts: Propensity,
+    goal: Goal | None = None,
+    calibrate: str = "none",
+) -> Decisions:
+    """Thresholds for a goal (F1 if None), and a calibration, by the images of all ranks.
+
+    probabilities, labels: [n, L], of this rank's images, not calibrated. facts: how their labels
+    went missing.
+    """
+    goal = goal or Goal()
+    positives, negatives = (_sums(labels == value) for value in (POSITIVE, NEGATIVE))
+    chance = chances(probabilities, labels, facts)
+    if not (positives.any() or negatives.any()):  # then nothing says how labels go missing
+        chance = Chances(*np.zeros((2, 1, 1)))
+    usual = fit_temperature(probabilities, labels, chance)
+    calibration = fit_calibration(calibrate, probabilities, labels, chance)
+    by_model = positives < ENOUGH
+    believed = usual.apply(probabilities)
+    expected = expected_labels(believed, labels, chance).astype(np.float32)
+    expected[:, by_model] = believed[:, by_model]
+    scores = calibration.apply(probabilities)
+    thresholds = ranking.sharded(
+        partial(best_thresholds, goal), scores, expected, kind=torch.float32
+    )
+    decided = scores >= thresholds
+    seen, hits, true = (
+        _sums(table) for table in (decided, np.where(decided, expected, 0), expected)
+    )
+    with np.errstate(invalid="ignore"):
+        precision, recall = hits / seen, hits / true
+    return Decisions(
+        goal, calibration, thresholds, precision, recall,
+        positives, negatives, by_model, int(_sums(np.ones((len(labels), 1)))[0]),
+    )  # fmt: skip
+
+
+def _sums(table: Column) -> Column:
+    """Of the columns of [n, L], over all ranks."""
+    kind = np.float64 if table.dtype.kind == "f" else np.int64
+    return distributed.total(torch.from_numpy(table.sum(axis=0, dtype=kind))).numpy()
