@@ -16,16 +16,21 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from builders import partly_here, partly_works
 from partly import checkpoint, metrics, runs
 from partly.comparison_report import comparison_report
+from partly.diagnosis import diagnose
 from partly.errors import RunError
+from partly.experiments import write_tables
 from partly.hiding import hide
 from partly.labels import LabelTable
-from partly.report import run_report
+from partly.pages import data_address
+from partly.report import report, run_report
 from partly.training import Config, train
 
 SCRIPT = "<script>alert('$x$')</script>"
 NAMES = ("cat", SCRIPT, "street & road", "猫", "nobody has it", "dog")
+FILES = (runs.CONFIG, runs.METRICS, runs.AUDIT, runs.THRESHOLDS, runs.EVALUATION, runs.DIAGNOSIS)
 VOID = {"meta", "img", "br"}
 
 
@@ -80,6 +85,12 @@ class Page(HTMLParser):
         return [attributes for name, attributes, _ in self.tags if name == tag]
 
     @property
+    def regions(self) -> dict[str, list[list[str]]]:
+        """{name: table} of the tables, each of which scrolls in a region of its own."""
+        names = [str(a["aria-label"]) for a in self.named("div") if a.get("role") == "region"]
+        return dict(zip(names, self.tables, strict=True))
+
+    @property
     def descriptions(self) -> dict[str, str]:
         """{title: text alternative} of the plots."""
         texts = [str(a["aria-label"]) for a in self.named("div") if a.get("role") == "img"]
@@ -98,19 +109,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     noise = generator.standard_normal((800, len(NAMES)))
     scores = features @ generator.standard_normal((12, len(NAMES))) + noise
     values = (scores > np.array([0, 2, 4, 6, math.inf, 3])).astype(np.int8)
-    full = LabelTable.from_dense(values, names=NAMES, features=features)
-    training, test = full.take(np.arange(600)), full.take(np.arange(600, 800))
+    ids = [f"<i>{number}</i>" for number in range(800)]
+    full = LabelTable.from_dense(values, ids=ids, names=NAMES, features=features)
+    training, test = full.take(np.arange(600)), hide(full.take(np.arange(600, 800)), "pal:0.7")
     known = hide(training, "pal", 0.4, seed=1)
     folder = tmp_path_factory.mktemp("runs") / "my run"
     config = Config(epochs=4, batch_size=100, seed=5)
     predictor = train(known, config, folder, truth=training, quiet=True)
+    probabilities = predictor.probabilities(test)
     measured = metrics.evaluate(
-        predictor.probabilities(test),
+        probabilities,
         test.dense(),
         train_positives=known.counts_by_label().positive,
         thresholds=predictor.thresholds,
     )
     checkpoint.write_json(folder / runs.EVALUATION, {"images": 200, "metrics": measured})
+    found = diagnose(probabilities, test, measured["AP"], thresholds=predictor.thresholds)
+    checkpoint.write_json(folder / runs.DIAGNOSIS, found)
     written = checkpoint.read_json(folder / runs.CONFIG)
     checkpoint.write_json(folder / runs.CONFIG, written | {"setting": "pal:0.4"})
     return folder
@@ -121,7 +136,7 @@ def folder(trained: Path, tmp_path: Path) -> Path:
     """A copy to spoil."""
     copied = tmp_path / "my run"
     copied.mkdir()
-    for name in (runs.CONFIG, runs.METRICS, runs.AUDIT, runs.THRESHOLDS, runs.EVALUATION):
+    for name in FILES:
         (copied / name).write_bytes((trained / name).read_bytes())
     return copied
 
@@ -175,8 +190,8 @@ def run_page(trained: Path) -> Page:
 def comparison_page(tmp_path_factory: pytest.TempPathFactory) -> Page:
     """The page of `make_results()`."""
     pictures = [Image.new("RGBA", (900, 450), "teal"), Image.new("L", (40, 50), 128)]
-    path = tmp_path_factory.mktemp("comparison") / "page.html"
-    return Page(comparison_report(make_results(), path, pictures=pictures))
+    results = make_results() | {"pictures": [data_address(picture) for picture in pictures]}
+    return Page(comparison_report(results, tmp_path_factory.mktemp("comparison") / "page.html"))
 
 
 @pytest.fixture
@@ -200,7 +215,7 @@ def test_nothing_is_fetched_from_elsewhere(pages):
 
 
 def test_every_plot_has_a_title_and_a_text_in_its_place(pages):
-    for page, count in zip(pages, (6, 4), strict=True):
+    for page, count in zip(pages, (10, 5), strict=True):
         parents = [parents for tag, _, parents in page.tags if tag == "svg"]
         assert len(parents) == count
         assert all(chain[-2:] == ["figure", "div"] for chain in parents)
@@ -263,16 +278,14 @@ def test_the_result_is_that_of_evaluation_json(trained, run_page):
 def test_the_table_of_labels_is_that_of_the_files(trained, run_page):
     config = checkpoint.read_json(trained / runs.CONFIG)
     precisions = checkpoint.read_json(trained / runs.EVALUATION)["metrics"]["AP"]
-    thresholds = checkpoint.read_json(trained / runs.THRESHOLDS)
-    (table,) = run_page.tables
-    assert table[0] == ["Label", "AP", "Positives", "Negatives", "Unknown", "Threshold"]
+    table = run_page.regions["Table of labels"]
+    assert table[0] == ["Label", "AP", "Positives", "Negatives", "Unknown"]
     for index, name in enumerate(NAMES):
         counts = [
             config["label_counts"][kind][index] for kind in ("positive", "negative", "unknown")
         ]
         precision = "–" if precisions[index] is None else points(precisions[index])
-        expected = [name, precision, *map(str, counts), f"{thresholds[name]:.3f}"]
-        assert table[index + 1] == expected
+        assert table[index + 1] == [name, precision, *map(str, counts)]
     assert table[NAMES.index("nobody has it") + 1][1] == "–"
     positives = config["label_counts"]["positive"]
     scored = [positives[i] for i, precision in enumerate(precisions) if precision is not None]
@@ -395,6 +408,187 @@ def test_a_folder_that_is_no_run(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_precision_and_recall_are_those_of_the_files(trained, run_page):
+    found = checkpoint.read_json(trained / runs.DIAGNOSIS)
+    known = found["known_positives"], found["known_negatives"]
+    shown = f"Over {sum(known):,} known labels of the test part, {known[0]:,} of them positive."
+    assert shown in run_page.text
+    hits = found["known_positives"] - found["false_negatives"]
+    precision = hits / (hits + found["false_positives"])
+    text = run_page.descriptions["All labels together"]
+    measured = f"precision {points(precision)}, recall {points(hits / known[0])}."
+    assert f"At the thresholds: {measured}" in text
+    whole, *typical = found["curves"]
+    for goal in (0.1, 0.5, 0.9):
+        first = next(n for n, recall in enumerate(whole["recall"]) if recall >= goal)
+        assert f"{points(whole['precision'][first])} at recall {100 * goal:.0f}" in text
+    text = run_page.descriptions["Labels with the best, the median and the worst AP"]
+    for curve in typical:
+        said = f"{curve['name']}, {NAMES[curve['label']]}, AP {points(curve['AP'])}: precision"
+        assert said in text
+
+
+def test_calibration_is_that_of_the_files(trained, run_page):
+    bins = checkpoint.read_json(trained / runs.DIAGNOSIS)["reliability"]
+    promised, true = round(sum(bins["expected"])), sum(bins["positives"])
+    assert f"add up to {promised:,} positives; {true:,} are positive." in run_page.text
+    text = run_page.descriptions["What is positive of what is promised"]
+    for entries, positives, expected in zip(*bins.values(), strict=True):
+        if entries:
+            shares = points(expected / entries), points(positives / entries)
+            assert f"{shares[0]} % promised, {shares[1]} % positive of {entries:,}" in text
+    text = run_page.descriptions["How many known entries have such a probability"]
+    assert text.endswith(f": {', '.join(f'{entries:,}' for entries in bins['entries'])}.")
+
+
+def test_the_table_of_decisions_is_that_of_the_files(trained, run_page):
+    decisions = checkpoint.read_json(trained / runs.DIAGNOSIS)["decisions"]
+    thresholds = checkpoint.read_json(trained / runs.THRESHOLDS)
+    head, *rows = run_page.regions["Table of decisions"]
+    assert head == [
+        "Label", "Threshold", "Precision", "Recall", "F1", "Predicted", "Known positives"
+    ]  # fmt: skip
+    for index, (name, row) in enumerate(zip(NAMES, rows, strict=True)):
+        shares = [decisions[key][index] for key in ("precision", "recall", "F1")]
+        shown = ["–" if share is None else points(share) for share in shares]
+        counts = [str(decisions[key][index]) for key in ("predicted", "positives")]
+        assert row == [name, f"{thresholds[name]:.3f}", *shown, *counts]
+    assert "–" in rows[NAMES.index("nobody has it")]
+
+
+def test_without_thresholds_the_page_says_that_half_decides(folder):
+    change(folder / runs.DIAGNOSIS, tuned=False)
+    text = Page(run_report(folder)).text
+    assert "by the threshold 0.5: there were no images to fit others on" in text
+    assert "By 0.5 the model calls" in text
+
+
+def test_mistakes_without_pictures_are_a_table(trained, run_page):
+    found = checkpoint.read_json(trained / runs.DIAGNOSIS)
+    for kind, heading in (
+        ("false_positives", "Called positive, but known to be negative"),
+        ("false_negatives", "Missed, but known to be positive"),
+    ):
+        mistakes = found["mistakes"][kind]
+        table = run_page.regions[heading]
+        assert len(table) == len(mistakes) + 1 > 2
+        for mistake, row in zip(mistakes, table[1:], strict=True):
+            also = ", ".join(NAMES[label] for label in mistake["also"]) or "–"
+            probability = f"{points(mistake['probability'])}\xa0%"
+            assert row == [mistake["id"], NAMES[mistake["label"]], probability, also]
+            assert re.fullmatch(r"<i>\d+</i>", row[0])
+    assert not run_page.named("i") or "class" in run_page.named("i")[0]
+    counts = found["false_positives"], found["known_negatives"], found["false_negatives"]
+    told = "the model calls {:,} of {:,} known negatives positive, and misses {:,} of"
+    assert told.format(*counts) in run_page.text
+
+
+def test_mistakes_with_pictures_are_shown(folder):
+    mistakes = [
+        {"id": SCRIPT, "label": 1, "probability": 0.9, "also": [0, 2], "more": 3},
+        {"id": "unreadable", "label": 0, "probability": 0.8, "also": [], "more": 0},
+    ]
+    picture = data_address(Image.new("RGB", (20, 10), "teal"))
+    shown = [mistakes[0] | {"picture": picture}, mistakes[1] | {"picture": None}]
+    change(folder / runs.DIAGNOSIS, mistakes={"false_positives": shown, "false_negatives": []})
+    page = Page(run_report(folder))
+    assert [(image["src"], image["alt"]) for image in page.named("img")] == [(picture, SCRIPT)]
+    assert f"{SCRIPT} 90.0\xa0% with cat, street & road and 3 more {SCRIPT}" in page.text.replace(
+        "90.0 %", "90.0\xa0%"
+    )
+    assert "unreadable" in page.text
+    assert "Missed, but known to be positive" not in page.text
+    assert len(page.named("script")) == 1
+
+
+def test_only_positives_are_known_of_the_test_part(folder):
+    labels = np.where(np.random.default_rng(0).random((50, len(NAMES))) < 0.3, 1, -1)
+    table = LabelTable.from_dense(labels, names=NAMES)
+    probabilities = np.random.default_rng(1).random(labels.shape)
+    precisions = metrics.average_precision(probabilities, labels).tolist()
+    checkpoint.write_json(folder / runs.DIAGNOSIS, diagnose(probabilities, table, precisions))
+    page = Page(run_report(folder))
+    assert "The test part has no known negative: whatever the model says" in page.text
+    assert "Calibration" not in page.marked["h2"]
+    assert "All labels together" not in page.descriptions
+
+
+def test_the_best_and_the_worst_pseudo_labels(folder):
+    count = 50
+    names = [f"label {number}" for number in range(count)]
+    change(folder / runs.CONFIG, labels=names, label_counts={})
+    columns = ("average_precision", "mean_absolute_error", "mean_pseudo_label", "share_positive")
+    by_label = dict(zip(columns, np.random.default_rng(2).random((4, count)).tolist(), strict=True))
+    by_label["average_precision"][7] = None
+    for name in (runs.EVALUATION, runs.DIAGNOSIS, runs.THRESHOLDS):
+        (folder / name).unlink()
+    line = runs.read_lines(folder / runs.AUDIT)[-1] | {"by_label": by_label}
+    (folder / runs.AUDIT).write_text(json.dumps(line))
+    _, best, *rows = Page(run_report(folder)).regions["Table of pseudo-labels"]
+    order = sorted(range(count), key=lambda n: -(by_label["average_precision"][n] or -1))
+    assert (best, rows[10]) == (["The 10 best"], ["The 10 worst of 49"])
+    for place, row in zip([*order[:10], *order[-11:-1]], rows[:10] + rows[11:], strict=True):
+        assert row == [names[place], *(points(by_label[key][place]) for key in columns)]
+
+
+def test_thousands_of_labels_make_no_large_page(folder):
+    count = 5000
+    names = [f"a label with rather a long name, number {number}" for number in range(count)]
+    generator = np.random.default_rng(0)
+    labels = (generator.random((400, count)) < 0.02).astype(np.int8)
+    table = LabelTable.from_dense(labels, names=names)
+    probabilities = generator.random(labels.shape, dtype=np.float32)
+    measured = metrics.evaluate(probabilities, labels)
+    change(folder / runs.EVALUATION, metrics=measured)
+    checkpoint.write_json(folder / runs.DIAGNOSIS, diagnose(probabilities, table, measured["AP"]))
+    counts = {"positive": generator.integers(0, 900, count), "negative": generator.integers(9, 99)}
+    counts = {kind: np.broadcast_to(numbers, count).tolist() for kind, numbers in counts.items()}
+    change(folder / runs.CONFIG, labels=names, label_counts=counts)
+    (folder / runs.AUDIT).unlink()
+    page = Page(run_report(folder))
+    assert len(page.source) < 1_500_000
+    assert "The 1,000 labels with the most known positives." in page.text
+    most = sorted(range(count), key=lambda label: -counts["positive"][label])[:1000]
+    for table in ("Table of labels", "Table of decisions"):
+        assert [row[0] for row in page.regions[table][1:]] == [names[label] for label in most]
+    text = page.descriptions["AP of each label by its known positives"]
+    assert text.endswith("1,000 of them are drawn.")
+
+
+# --- written again -------------------------------------------------------------------------------
+
+
+def test_the_page_of_a_run_is_written_again(folder, run_page):
+    answer = partly_works("report", folder)
+    assert answer.out == f"report: {folder / runs.REPORT}\n"
+    assert (folder / runs.REPORT).read_text(encoding="utf-8") == run_page.source
+
+
+def test_the_page_of_a_comparison_is_written_again(tmp_path, comparison_page):
+    picture = data_address(Image.new("RGB", (20, 10), "teal"))
+    results = make_results() | {"pictures": [picture]}
+    first = comparison_report(results, tmp_path / "first.html").read_bytes()
+    write_tables(results, tmp_path)
+    assert report(tmp_path).read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("nothing.txt", "", "is neither a run nor a comparison: it has no config.json and no"),
+        ("config.json", "{", "cannot read"),
+        ("config.json", "[1]", "holds no run"),
+        ("results.json", '{"runs": []}', "holds no comparison"),
+    ],
+)
+def test_a_folder_with_nothing_to_report(tmp_path, name, content, message):
+    (tmp_path / name).write_text(content)
+    answer = partly_here("report", tmp_path)
+    assert answer.code == 2
+    assert message in answer.err
+    assert not (tmp_path / runs.REPORT).exists()
+
+
 # --- a comparison --------------------------------------------------------------------------------
 
 
@@ -434,6 +628,32 @@ def test_a_single_seed_has_no_deviation(tmp_path):
     assert "A single seed" in page.text
     for name, cell, _ in page.tables[0][1:]:
         assert cell == points(scores_of(results, name, "fal")[0])
+
+
+def test_labels_saved_are_those_of_the_lines_between_the_settings(tmp_path):
+    results = make_results(2)
+    means = {"ign": (0.30, 0.40), "partly": (0.40, 0.60), "an": (0.46, 0.48), "bce": (0.5, 0.7)}
+    for run in results["runs"]:
+        run["mAP"] = means[run["method"]][run["setting"] == "fal"] + 0.01 * run["seed"]
+    page = Page(comparison_report(results, tmp_path / "page.html"))
+    assert "Labels saved" in page.marked["h2"]
+    # partly: 0.405 at 30 % and 0.605 at all; each seed as far above.
+    assert "partly needs 58 % of the labels for what an reaches with 100 % (48.5)" in page.text
+    assert "does not reach what bce reaches with full labels (70.5): it comes to 60.5." in page.text
+    assert page.regions["Table of labels saved, PAL"] == [
+        ["to equal", "with 30 %", "with 100 %", "with full labels"],
+        ["an", "51 %", "58 %", ""],
+        ["ign", "≤ 30 %", "≤ 30 %", ""],
+        ["bce", "", "", "not reached"],
+    ]
+    text = page.descriptions["PAL: mAP by the share of labels that is known"]
+    assert "partly 40.5 at 30 %, 60.5 at 100 %; " in text
+    assert text.endswith("bce 70.5 with full labels.")
+
+
+def test_an_ablation_saves_no_labels(tmp_path):
+    page = Page(comparison_report(make_results(1) | {"whole": "an"}, tmp_path / "page.html"))
+    assert "Labels saved" not in page.marked["h2"]
 
 
 def test_missing_runs_are_dashes(tmp_path):
@@ -495,12 +715,13 @@ def test_who_was_told_the_number_of_positives_is_said(tmp_path):
 def test_without_training_counts_there_are_no_groups(tmp_path):
     results = make_results() | {"train_positives": None}
     page = Page(comparison_report(results, tmp_path / "page.html"))
-    assert list(page.descriptions) == ["FAL", "PAL_0.3"]
+    assert {"FAL", "PAL_0.3"} < set(page.descriptions)
+    assert not [title for title in page.descriptions if "relative" in title]
 
 
 def test_other_metrics_are_means_over_seeds(comparison_page):
     results = make_results()
-    table = comparison_page.tables[1]
+    table = comparison_page.regions["Table of further metrics"]
     assert table[0] == ["Method", "AUROC", "CF1 at 0.5", "OF1 at 0.5", "Calibration error"]
     assert [row[0] for row in table[1::5]] == ["FAL", "PAL_0.3"]
     found = [r for r in results["runs"] if (r["method"], r["setting"]) == ("ign", "pal:0.3")]
@@ -516,8 +737,9 @@ def test_a_metric_that_some_runs_lack(tmp_path):
     for run in results["runs"]:
         run["evaluation"]["CF1_at_thresholds"] = 0.5 if run["method"] == "ign" else None
     page = Page(comparison_report(results, tmp_path / "page.html"))
-    assert page.tables[1][0][4] == "CF1, tuned"
-    column = {row[0]: row[4] for row in page.tables[1][1:] if len(row) > 1}
+    table = page.regions["Table of further metrics"]
+    assert table[0][4] == "CF1, tuned"
+    column = {row[0]: row[4] for row in table[1:] if len(row) > 1}
     assert column == {"partly": "–", "ign": "50.0", "bce": "–", "an": "–"}
 
 

@@ -85,7 +85,7 @@ def scores_of(file: Path) -> tuple[list[str], list[str], np.ndarray]:
 class TestBothKinds:
     def test_a_run_is_complete(self, home, kind):
         expected = {runs.CONFIG, runs.METRICS, runs.CHECKPOINT, runs.WEIGHTS, runs.REPORT}
-        expected |= {runs.THRESHOLDS, runs.DECISIONS, runs.EVALUATION}
+        expected |= {runs.THRESHOLDS, runs.DECISIONS, runs.EVALUATION, runs.DIAGNOSIS}
         assert set(files_of(home / kind)) == expected
         config = json.loads((home / kind / runs.CONFIG).read_text())
         assert (config["data"], config["setting"]) == (data_of(home, kind).name, None)

@@ -15,7 +15,7 @@ from partly import checkpoint, images
 from partly.checking import Findings
 from partly.labels import POSITIVE, LabelTable
 from partly.pages import data_address, render
-from partly.plots import BLUE, LINE, ORANGE, plot, rows_plot
+from partly.plots import BLUE, LINE, ORANGE, plot, rows_plot, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,6 @@ EXAMPLES = 12  # labels at each end of the frequencies that are shown with pictu
 STRIP = 4  # pictures in a row
 GROUPS = 12  # of duplicates shown
 THUMBNAIL = 96  # pixels
-LONGEST_NAME = 28  # letters in a plot
 
 Picture = dict[str, str]
 
@@ -183,7 +182,7 @@ def _bars(labels: list[Findings], what: str) -> Markup:
         kind: np.array([100 * label[kind] / _images(label) for label in shown])
         for kind in ("positive", "negative", "unknown")
     }
-    names = [_shortened(label["name"]) for label in shown]
+    names = [shortened(label["name"]) for label in shown]
     top = shown[-1]
     text = (
         f"The {len(shown)} {what}; '{top['name']}' is positive in "
@@ -208,7 +207,3 @@ def _bars(labels: list[Findings], what: str) -> Markup:
 
 def _images(label: Findings) -> int:
     return int(label["positive"] + label["negative"] + label["unknown"])
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"

@@ -610,6 +610,21 @@ def evaluate(
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="the folder of a run, a comparison or a demo")],
+) -> None:
+    """Write report.html again, from what a folder holds: of a run that still trains, for example.
+
+    `train`, `compare` and `ablate` write it by themselves at their end.
+
+    Example: `partly report runs/first`
+    """
+    from partly.report import report as write_report
+
+    _say(f"report: {write_report(folder)}")
+
+
+@app.command()
 def predict(
     run: Run,
     images: Annotated[

@@ -6,28 +6,31 @@ file with the paper's tables, plots and everything needed to do it again.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import product
+from itertools import chain, product, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from markupsafe import Markup
 
-from partly import checkpoint
+from partly import checkpoint, savings
 from partly.errors import first_few
 from partly.experiments import Results, format_cell, label, ranks, summarise
 from partly.metrics import mean_by_frequency
-from partly.pages import data_address, options, render
-from partly.plots import BLUE, GREEN, MUTED, ORANGE, numbers, rows_plot
+from partly.pages import options, points, render
+from partly.plots import BLUE, GREEN, INK, LINE, MUTED, ORANGE, numbers, plot, rows_plot
+from partly.savings import Curve, Savings
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from PIL.Image import Image
 
 Record = Mapping[str, Any]
 Places = Mapping[tuple[str, str], int]
+Looks = Mapping[str, tuple[str, str]]
 
 GROUPS = {"head": (BLUE, "o"), "middle": (GREEN, "^"), "tail": (ORANGE, "s")}
+# Lines of methods, the best first: told apart by colour and by dash and mark.
+LOOKS = ((ORANGE, "o-"), (BLUE, "s-"), (GREEN, "^-"), (INK, "D-"), (BLUE, "v--"), (GREEN, "P--"))
 DETAILS = {
     "AUROC": "AUROC",
     "CF1": "CF1 at 0.5",
@@ -38,8 +41,9 @@ DETAILS = {
 }
 
 
-def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image]" = ()) -> Path:
-    """Write the page of a comparison; `pictures` are shown as examples of the data."""
+def comparison_report(results: Results, path: Path) -> Path:
+    """Write the page of a comparison. Addresses of pictures, where the results have some, are shown
+    as examples of the data."""
     places, path = ranks(results), Path(path)
     rows = sorted(results["methods"], key=lambda method: not method["reference"])
 
@@ -58,7 +62,8 @@ def comparison_report(results: Results, path: Path, *, pictures: "Sequence[Image
         score_plots=plots(_score_plot),
         frequency_plots=plots(_frequency_plot) if results.get("train_positives") else [],
         details=_details(results, [row["name"] for row in rows]),
-        pictures=[data_address(picture) for picture in pictures],
+        saved=_saved(savings.savings_of(results)),
+        pictures=results.get("pictures", []),
         options=options(results["config"], without=("method", "seed")),
         versions=options(results["versions"]),
     )
@@ -153,6 +158,84 @@ def _frequency_plot(results: Results, setting: str, places: Places) -> Markup | 
 
     title = f"{label(setting)}: mAP relative to {best}"
     return rows_plot(title, f"{title}: {'; '.join(parts)}.", names, paint)
+
+
+# --- labels saved --------------------------------------------------------------------------------
+
+
+def _saved(kinds: Sequence[Savings]) -> list[dict[str, Any]]:
+    """What the page says of each kind of setting. A method looks the same in all plots."""
+    names = dict.fromkeys(
+        curve.method for found in kinds for curve in found.curves if not curve.reference
+    )
+    # More than have a look of their own are drawn in grey, below the others.
+    looks = dict(zip(names, chain(LOOKS, repeat((LINE, "-"))), strict=False))
+    return [_saved_of(found, looks) for found in kinds]
+
+
+def _saved_of(found: Savings, looks: Looks) -> dict[str, Any]:
+    """Plot, sentences, and a row a method."""
+    by_share = sorted(found.savings, key=lambda saving: (saving.share, saving.other.reference))
+    rows: dict[str, dict[str, tuple[str, str]]] = {}
+    for saving in found.savings:
+        cell = _in_few_words(saving.needed), savings.range_of(saving.by_seed)
+        rows.setdefault(saving.other.method, {})[saving.with_labels] = cell
+    last = {saving.other.method: saving for saving in found.savings}  # of each, the largest share
+    return {
+        "kind": found.kind.upper(),
+        "what": savings.KINDS[found.kind],
+        "best": found.best.method,
+        "plot": _share_plot(found, looks),
+        "sentences": [savings.sentence(saving, found.best, found.kind) for saving in last.values()],
+        "columns": list(dict.fromkeys(saving.with_labels for saving in by_share)),
+        "rows": rows,
+    }
+
+
+def _in_few_words(needed: savings.Needed) -> str:
+    if needed.share is None:
+        return "not reached"
+    return f"{'≤ ' if needed.at_most else ''}{savings.percent(needed.share)}"
+
+
+def _share_plot(found: Savings, looks: Looks) -> Markup:
+    """mAP by the share of labels, a line a method; references, which saw all labels, are level."""
+    lines = [curve for curve in found.curves if not curve.reference]
+    levels = [curve for curve in found.curves if curve.reference]
+    texts = [f"{curve.method} {_scores_in_words(curve)}" for curve in found.curves]
+
+    def paint(axes: "Axes") -> None:
+        for curve in lines:
+            colour, dash = looks[curve.method]
+            axes.errorbar(
+                100 * np.array(curve.shares),
+                100 * np.array(curve.means),
+                yerr=100 * np.array(curve.deviations),
+                fmt=dash,
+                color=colour,
+                markersize=4.5,
+                linewidth=1.5,
+                zorder=1 if colour == LINE else 3,
+                label=None if colour == LINE else curve.method,
+            )
+        for curve, dash in zip(levels, ("--", ":"), strict=False):
+            name = f"{curve.method}, full labels"
+            axes.axhline(100 * curve.means[0], color=MUTED, linestyle=dash, label=name)
+        axes.figure.legend(loc="outside lower left", ncols=2)
+        axes.set(xlabel=f"% of the {savings.KINDS[found.kind]} known", ylabel="mAP")
+
+    title = f"{found.kind.upper()}: mAP by the share of {savings.KINDS[found.kind]} that is known"
+    return plot(title, f"{title}: {'; '.join(texts)}.", paint, height=3.6)
+
+
+def _scores_in_words(curve: Curve) -> str:
+    if curve.reference:
+        return f"{points(curve.means[0])} with full labels"
+    pairs = zip(curve.shares, curve.means, strict=True)
+    return ", ".join(f"{points(score)} at {savings.percent(share)}" for share, score in pairs)
+
+
+# --- other metrics -------------------------------------------------------------------------------
 
 
 def _details(results: Results, methods: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:

@@ -10,12 +10,12 @@ from typing import Any
 
 from PIL import Image
 
-from partly import experiments
-from partly.checkpoint import make_folder
+from partly import checkpoint, experiments, runs
 from partly.comparison_report import comparison_report
 from partly.config import Config
 from partly.drawing import draw_dataset
 from partly.hiding import Setting
+from partly.pages import data_address
 from partly.readers import read
 
 SETTING = "ppl:0.4"  # of the positives 40 % stay known, of the negatives none
@@ -37,7 +37,7 @@ def run_demo(
 ) -> dict[str, Any]:
     """Draw, hide, train, compare, report; returns the results."""
     out, setting = Path(out), str(Setting.parse(setting))
-    make_folder(out)
+    checkpoint.make_folder(out)
     say(f"drawing {TRAIN + TEST:,} pictures into {out / 'data'}")
     manifest = draw_dataset(out / "data", train=TRAIN, test=TEST, size=SIZE, seed=seed)
     results = experiments.compare(
@@ -53,8 +53,9 @@ def run_demo(
     results["title"] = "Partly on pictures drawn by code"
     table = read(manifest)
     assert table.paths is not None
-    pictures = [Image.open(path) for path in table.paths[:PICTURES]]
-    report = comparison_report(results, out / "report.html", pictures=pictures)
+    results["pictures"] = [data_address(Image.open(path)) for path in table.paths[:PICTURES]]
+    checkpoint.write_json(out / experiments.RESULTS, results)  # for `partly report`
+    report = comparison_report(results, out / runs.REPORT)
     say(f"\ntest mAP; bce alone has seen every label, the others only what {setting} leaves:\n")
     say(experiments.to_markdown(results))
     say(f"report: {report}")

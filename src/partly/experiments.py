@@ -42,6 +42,7 @@ Say = Callable[[str], None]
 Item = TypeVar("Item")
 
 PAPER_SETTINGS = ("fal", "pal:0.3", "pal:0.6", "pal:0.9", "ppl:0.3", "ppl:0.6", "ppl:0.9", "spl")
+RESULTS = "results.json"  # in a comparison's folder: all that its tables and its page are made of
 ABLATION_SETTINGS = ("pal:0.6", "ppl:0.6")
 PER_TRIAL = ("method", "seed", "options")  # of a Config: what differs within a comparison
 FREE = ("device", "workers", "checkpoint_steps")  # of a Config: what changes no result
@@ -571,4 +572,4 @@ def write_tables(results: Results, out: Path) -> None:
     """results.md, results.csv and results.json."""
     checkpoint.write_text(out / "results.md", to_markdown(results))
     checkpoint.write_text(out / "results.csv", to_csv(results))
-    checkpoint.write_json(out / "results.json", {**results, "summary": summarise(results)})
+    checkpoint.write_json(out / RESULTS, {**results, "summary": summarise(results)})

@@ -42,6 +42,25 @@ SAMPLE = 1024  # values that show how all of them are spread
 METRICS_OF_PROBABILITIES = {"log_loss", "d2_log_loss_score"}
 
 
+class Decided(NamedTuple):
+    """What thresholds decide: counts of each label [L]. `given` counts unknown entries too, the
+    others known ones alone."""
+
+    positives: npt.NDArray[np.int64]
+    negatives: npt.NDArray[np.int64]
+    predicted: npt.NDArray[np.int64]  # known entries that are called positive
+    hits: npt.NDArray[np.int64]  # known positives that are
+    given: npt.NDArray[np.int64]  # all images that get the label
+
+
+class Reliability(NamedTuple):
+    """Known entries by their probability, in bins of equal width: a number each [bins]."""
+
+    entries: npt.NDArray[np.int64]
+    positives: npt.NDArray[np.int64]
+    expected: FloatArray  # the sum of the probabilities: as many positives as they promise
+
+
 class F1Scores(NamedTuple):
     """Precision, recall and F1: C averages over classes (labels), O counts overall."""
 
@@ -162,14 +181,7 @@ def f1_scores(
     >>> f1_scores([[0.9, 0.8], [0.7, 0.1]], [[1, 1], [0, 1]])[:3]
     (0.75, 0.75, 0.75)
     """
-    probabilities, labels = checked(probabilities, labels, of_probabilities=True)
-    limits = _limits(thresholds, labels.shape[1])
-    positives, predicted, hits = np.zeros((3, labels.shape[1]), np.int64)
-    for rows in _row_blocks(labels):
-        decided, positive = probabilities[rows] >= limits, labels[rows] == 1
-        positives += positive.sum(axis=0)
-        predicted += np.sum(decided & (labels[rows] >= 0), axis=0)
-        hits += np.sum(decided & positive, axis=0)
+    positives, _, predicted, hits, _ = decided(probabilities, labels, thresholds)
     scored = positives > 0
     class_precision = _mean(_ratio(hits, predicted, empty=0.0)[scored])
     class_recall = _mean(_ratio(hits, positives, empty=math.nan)[scored])
@@ -178,6 +190,26 @@ def f1_scores(
     class_f1 = _harmonic_mean(class_precision, class_recall)
     overall = overall_precision, overall_recall, _harmonic_mean(overall_precision, overall_recall)
     return F1Scores(class_precision, class_recall, class_f1, *overall)
+
+
+def decided(
+    probabilities: npt.ArrayLike, labels: npt.ArrayLike, thresholds: npt.ArrayLike = 0.5
+) -> Decided:
+    """How often an entry of [N, L] is predicted positive: its probability ≥ the threshold, a float
+    or [L].
+
+    >>> decided([[0.9, 0.8], [0.7, 0.1]], [[1, 1], [0, -1]]).predicted.tolist()
+    [2, 1]
+    """
+    probabilities, labels = checked(probabilities, labels, of_probabilities=True)
+    limits = _limits(thresholds, labels.shape[1])
+    counts = np.zeros((5, labels.shape[1]), np.int64)
+    for rows in row_blocks(labels):
+        called = probabilities[rows] >= limits
+        positive, negative = labels[rows] == 1, labels[rows] == 0
+        kinds = (positive, negative, called & (positive | negative), called & positive, called)
+        counts += [kind.sum(axis=0) for kind in kinds]
+    return Decided(*counts)
 
 
 def tune_thresholds(probabilities: npt.ArrayLike, labels: npt.ArrayLike) -> FloatArray:
@@ -202,19 +234,30 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, bins:
     >>> calibration_error([[0.75, 0.75], [0.75, 0.75]], [[1, 1], [0, 0]])
     0.25
     """
+    entries, positives, expected = reliability(probabilities, labels, bins)
+    return float(_ratio(np.abs(expected - positives).sum(), entries.sum(), empty=math.nan))
+
+
+def reliability(probabilities: npt.ArrayLike, labels: npt.ArrayLike, bins: int = 15) -> Reliability:
+    """What probabilities [N, L] promise and what is known, in the bins of `calibration_error`.
+
+    >>> reliability([[0.75, 0.75], [0.75, 0.25]], [[1, 1], [0, -1]], bins=2)[1:]
+    (array([0, 2]), array([0.  , 2.25]))
+    """
     if not isinstance(bins, int | np.integer) or bins < 1:
         raise ConfigError(f"bins must be a whole number of at least 1, not {bins!r}")
     probabilities, labels = checked(probabilities, labels, of_probabilities=True)
-    edges, entries = np.linspace(0, 1, bins + 1)[1:-1], 0
-    gaps = np.zeros(bins)
-    for rows in _row_blocks(labels):
+    edges = np.linspace(0, 1, bins + 1)[1:-1]
+    entries, positives = np.zeros((2, bins), np.int64)
+    expected = np.zeros(bins)
+    for rows in row_blocks(labels):
         known = labels[rows] >= 0
-        values = probabilities[rows][known].astype(np.float64)
-        # The sums of (probability - label) in a bin already carry its share of the entries.
-        differences = values - labels[rows][known]
-        gaps += np.bincount(np.digitize(values, edges), weights=differences, minlength=bins)
-        entries += values.size
-    return float(_ratio(np.abs(gaps).sum(), entries, empty=math.nan))
+        values, answers = probabilities[rows][known].astype(np.float64), labels[rows][known]
+        places = np.digitize(values, edges)
+        entries += np.bincount(places, minlength=bins)
+        positives += np.bincount(places[answers == 1], minlength=bins)
+        expected += np.bincount(places, weights=values, minlength=bins)
+    return Reliability(entries, positives, expected)
 
 
 def binary_metric(
@@ -294,7 +337,7 @@ def coverage(labels: npt.ArrayLike) -> Coverage:
     raise_if(problems, LabelError)
     has_positive, has_negative = np.zeros((2, table.shape[1]), bool)
     known = 0
-    for rows in _row_blocks(table):
+    for rows in row_blocks(table):
         has_positive |= (table[rows] == 1).any(axis=0)
         has_negative |= (table[rows] == 0).any(axis=0)
         known += int(np.count_nonzero(table[rows] >= 0))
@@ -600,7 +643,7 @@ def read_labels(labels: npt.ArrayLike) -> tuple[Array, list[str]]:
     return table, problems
 
 
-def _row_blocks(table: Array) -> Iterator[slice]:
+def row_blocks(table: Array) -> Iterator[slice]:
     """The rows of a table [N, L], some at a time."""
     height = max(1, ROWS // max(1, table.shape[1]))
     return (slice(first, first + height) for first in range(0, len(table), height))
@@ -611,7 +654,7 @@ def _find(table: Array, wrong: Callable[[Array], Array]) -> tuple[str, list[Arra
     places: list[list[int]] = []
     values: list[Array] = []
     count = 0
-    for rows in _row_blocks(table):
+    for rows in row_blocks(table):
         marked = wrong(table[rows])
         if marked.any():
             count += int(np.count_nonzero(marked))

@@ -27,12 +27,18 @@ def render(template: str, **content: Any) -> str:
     page = Environment(loader=templates, autoescape=True, undefined=StrictUndefined)
     page.trim_blocks = page.lstrip_blocks = True
     page.filters |= {"points": points, "setting": label, "cell": format_cell, "few": first_few}
+    page.filters |= {"short": short}
     return page.get_template(template).render(content)
 
 
 def points(share: float | None) -> str:
     """0.587 as `58.7`; a dash for what could not be computed."""
     return "–" if share is None or math.isnan(share) else f"{100 * share:.1f}"
+
+
+def short(number: float | None) -> str:
+    """A number to sort by or to draw with: six digits are enough, none for what is not there."""
+    return "" if number is None else f"{number:.6g}"
 
 
 def options(chosen: Mapping[str, Any], without: Sequence[str] = ()) -> list[tuple[str, str]]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 PALETTE = {"ink": "#1f2a37", "muted": "#66727f", "line": "#d5dbe1"}
 PALETTE |= {"blue": "#0072b2", "orange": "#d55e00", "green": "#009e73"}
 INK, MUTED, LINE, BLUE, ORANGE, GREEN = PALETTE.values()
+LONGEST_NAME = 28  # letters in a plot
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: it can be searched, and takes the page's font
     "text.parse_math": False,  # a label may be called "$5 or $10"
@@ -34,6 +35,10 @@ STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "grid.color": LINE,
     "grid.linewidth": 0.6,
+    "xtick.color": LINE,
+    "ytick.color": LINE,
+    "xtick.minor.size": 0,
+    "ytick.minor.size": 0,
     "xtick.labelcolor": MUTED,
     "ytick.labelcolor": INK,
     "legend.frameon": False,
@@ -74,6 +79,11 @@ def rows_plot(title: str, text: str, names: Sequence[str], paint: Callable[..., 
         axes.locator_params(axis="x", nbins=7)
 
     return plot(title, text, paint_rows, height=0.9 + 0.2 * len(names))
+
+
+def shortened(name: str) -> str:
+    """A name that leaves a plot its room."""
+    return name if len(name) <= LONGEST_NAME else name[: LONGEST_NAME - 1] + "…"
 
 
 def numbers(records: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:

@@ -14,6 +14,7 @@ calibration.json   what makes probabilities true (`decisions.Calibration`), wher
 decisions.json     what thresholds were fitted for and on, and what is expected of them
 skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part
+diagnosis.json     curves, decisions and mistakes on the test part, as the report shows them
 report.html        the same as a page
 """
 
@@ -42,7 +43,7 @@ CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
-CALIBRATION, DECISIONS = "calibration.json", "decisions.json"
+CALIBRATION, DECISIONS, DIAGNOSIS = "calibration.json", "decisions.json", "diagnosis.json"
 TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 

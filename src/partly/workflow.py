@@ -12,7 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from partly import answers, checkpoint, distributed, judging, methods, metrics, ranking, runs, tars
+from partly import (
+    answers,
+    checkpoint,
+    diagnosis,
+    distributed,
+    judging,
+    methods,
+    metrics,
+    ranking,
+    runs,
+    tars,
+)
 from partly.config import Config
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
@@ -86,7 +97,8 @@ def train_run(
     test = table.part("test")
     evaluation = None
     if test is not None:
-        evaluation = _evaluate(predictor, test, known) | ({"left_out": bad} if bad else {})
+        evaluation = _evaluate(predictor, test, known, Path(out))
+        evaluation |= {"left_out": bad} if bad else {}
         say(summary(evaluation))
     if distributed.is_first():
         if evaluation is not None:
@@ -117,18 +129,30 @@ def stored_config(out: str | Path) -> dict[str, Any] | None:
 
 
 def _evaluate(
-    predictor: runs.Predictor, table: LabelTable, known: LabelTable | None = None
+    predictor: runs.Predictor,
+    table: LabelTable,
+    known: LabelTable | None = None,
+    folder: Path | None = None,
 ) -> dict[str, Any]:
+    """Every metric; into `folder`, where one is given, goes what the report draws besides."""
     table = table.reorder(predictor.names, "the data to evaluate on")
     if predictor.config.get("head") == "sampled":
         measured = _measure_many(predictor, table)
     else:
+        probabilities = distributed.in_parts(
+            len(table), lambda own: predictor.probabilities(table.take(own))
+        )
         measured = metrics.evaluate(
-            distributed.in_parts(len(table), lambda own: predictor.probabilities(table.take(own))),
+            probabilities,
             table.dense(),
             train_positives=None if known is None else known.counts_by_label().positive,
             thresholds=predictor.thresholds,
         )
+        if folder is not None and distributed.is_first():
+            found = diagnosis.diagnose(
+                probabilities, table, measured["AP"], thresholds=predictor.thresholds
+            )
+            checkpoint.write_json(folder / runs.DIAGNOSIS, found)
     trained_on = table.content_hash == predictor.config["label_hash"]
     return {
         "images": len(table),
