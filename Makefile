@@ -3,12 +3,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
-CODE := src tests benchmarks examples
+CODE := src tests benchmarks examples docs/site
 
 # The tests run in one process a core: more threads than cores only wait for each other.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format bench browser clean
+.PHONY: demo test lint format docs bench browser clean
 
 demo: $(INSTALLED)
 	$(BIN)/partly demo
@@ -33,6 +33,11 @@ format: $(INSTALLED)
 	$(BIN)/ruff format $(CODE)
 	$(BIN)/partly methods --markdown > docs/methods.md
 	$(BIN)/partly formats --markdown > docs/formats.md
+
+# The site opens from the disk and needs no network. A broken link fails.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	@echo "open build/site/index.html"
 
 # Those that need no data set; benchmarks/method.py, counting.py and others say what they want.
 # `make bench QUICK=--quick` takes a few minutes and writes nothing.
