@@ -1,16 +1,31 @@
 """Thresholds and calibrations: right where labels are known, hardly worse where most are not."""
 
 import json
+import pickle
+import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partly import decisions, hide, metrics, propensity
+from builders import files_of, partly_here, partly_works, problem, write_npz
+from partly import (
+    PartialLabelClassifier,
+    checkpoint,
+    decisions,
+    hide,
+    metrics,
+    propensity,
+    read,
+    runs,
+    workflow,
+)
 from partly.decisions import AS_IT_IS, Calibration, Chances, Goal
-from partly.errors import ConfigError
+from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
 
 LABELS = 6
@@ -254,3 +269,150 @@ def test_other_images_are_expected_to_have_as_many_positives():
     assert (full.positive == 1).all()
     assert (full.negative == 1).all()
     assert replace(full, source="") != full
+
+
+# --- in a run ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory) -> Path:
+    return write_npz(tmp_path_factory.mktemp("data") / "data.npz", 1200, 300, labels=LABELS)
+
+
+@pytest.fixture(scope="module")
+def trained(data) -> Path:
+    """A run with 1200 training images, about 120 of them held out, of which 60 % are known."""
+    run = data.parent / "run"
+    partly_works("train", data, "--out", run, "--hide", "pal:0.6", "--epochs", 3)
+    return run
+
+
+@pytest.fixture
+def run(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "run"))
+
+
+def test_a_run_says_what_its_thresholds_were_fitted_on(trained):
+    stored = checkpoint.read_json(trained / runs.DECISIONS)
+    thresholds = checkpoint.read_json(trained / runs.THRESHOLDS)
+    assert (stored["goal"], stored["calibration"], stored["refitted_on"]) == ("f1", "none", None)
+    assert 80 < stored["images"] < 160
+    assert {name: line["threshold"] for name, line in stored["labels"].items()} == thresholds
+    assert not (trained / runs.CALIBRATION).exists()
+    assert all(0.5 < line["precision"] <= 1 for line in stored["labels"].values())
+
+
+def test_decide_fits_on_what_training_held_out_and_all_use_it(run, data):
+    table = read(data)
+    before = runs.load(run)
+    said = partly_works("decide", run, data, "--goal", "recall:0.9", "--calibrate", "temperature")
+    after = runs.load(run)
+    stored = checkpoint.read_json(run / runs.DECISIONS)
+    assert f"fitting on the {stored['images']} images that training held out" in said.out
+    assert (stored["goal"], stored["refitted_on"]) == ("recall:0.9", "data.npz")
+    assert after.calibration.kind == "temperature"
+    calibrated = after.calibration.apply(before.probabilities(table))
+    np.testing.assert_allclose(after.probabilities(table), calibrated, atol=1e-6)
+    test = table.part("test")
+    recall = ((after.probabilities(test) >= after.thresholds) & (test.dense() == 1)).sum()
+    assert recall / (test.dense() == 1).sum() == pytest.approx(0.9, abs=0.06)
+    evaluation = checkpoint.read_json(run / runs.EVALUATION)
+    again = workflow.evaluate_run(run, data)["metrics"]
+    assert evaluation["metrics"]["OF1_at_thresholds"] == again["OF1_at_thresholds"]
+    assert "report: " in said.out
+
+
+def test_a_finished_run_that_is_resumed_keeps_what_was_fitted_again(run, data):
+    partly_works("decide", run, data, "--goal", "precision:0.8", "--calibrate", "isotonic")
+    before = files_of(run)
+    partly_works("train", data, "--out", run, "--resume")
+    kept = (runs.THRESHOLDS, runs.CALIBRATION, runs.DECISIONS, runs.EVALUATION)
+    assert [name for name in kept if files_of(run)[name] != before[name]] == []
+    partly_works("decide", run, data)
+    assert not (run / runs.CALIBRATION).exists()
+    assert runs.load(run).calibration == AS_IT_IS
+
+
+def test_decide_on_other_images(run, tmp_path):
+    rows, labels = problem(500, LABELS, seed=7)
+    known = hide(labels, "ppl:0.5")
+    names = [f"label {number}" for number in range(LABELS)]
+    np.savez(tmp_path / "new.npz", X_train=rows, Y_train=known, names=names)
+    positives = str(labels.sum(axis=1).mean())
+    said = partly_works("decide", run, tmp_path / "new.npz", "--expected-positives", positives).out
+    assert "fitting on 500 images of the train part of new.npz" in said
+    assert "only positives are known" in said
+    metrics_now = checkpoint.read_json(run / runs.EVALUATION)["metrics"]
+    assert metrics_now["OF1_at_thresholds"] is None  # its images are not in these data
+    assert metrics_now["mAP"] > 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--goal", "best", "--calibrate", "platt"],
+            "calibrate is one of none.*\n.*no goal 'best'",
+        ),
+        (["--part", "validation"], "has no validation part: name one with --part"),
+        (["--expected-positives", "0.1"], "the expectation is too low"),
+    ],
+)
+def test_decide_says_what_is_wrong(run, tmp_path, data, arguments, message):
+    before = files_of(run)
+    answer = partly_here("decide", run, data, *arguments)
+    assert answer.code == 2
+    assert re.search(message, answer.err)
+    assert files_of(run) == before
+
+
+def test_images_that_were_all_trained_on_decide_nothing(data, tmp_path):
+    run = tmp_path / "run"
+    partly_works("train", data, "--out", run, "--epochs", 1, "--hold-out", 0)
+    assert "was trained on all of these images" in partly_here("decide", run, data).err
+    assert partly_here("decide", run, data, "--part", "test").code == 0
+
+
+def test_labels_of_which_nothing_is_known_decide_nothing(run, tmp_path):
+    rows, labels = problem(60, LABELS, seed=7)
+    names = [f"label {number}" for number in range(LABELS)]
+    np.savez(tmp_path / "new.npz", X_train=rows, Y_train=np.full_like(labels, -1), names=names)
+    assert (
+        "no label of these 60 images is known"
+        in partly_here("decide", run, tmp_path / "new.npz").err
+    )
+
+
+def test_training_takes_a_goal_and_a_calibration(data, tmp_path):
+    given = ["--epochs", 1, "--goal", "precision:0.9", "--calibrate", "isotonic"]
+    partly_works("train", data, "--out", tmp_path / "run", *given)
+    stored = checkpoint.read_json(tmp_path / "run" / runs.DECISIONS)
+    assert (stored["goal"], stored["calibration"]) == ("precision:0.9", "isotonic")
+    assert runs.load(tmp_path / "run").calibration.kind == "isotonic"
+    refused = partly_here("train", data, "--out", tmp_path / "no", *given, "--hold-out", 0)
+    assert refused.code == 2
+    for name in ("goal precision:0.9", "calibrate isotonic"):
+        assert (
+            f"{name} is fitted on images that are not trained on, and there are none" in refused.err
+        )
+
+
+def test_a_calibration_that_is_damaged_is_named(run):
+    (run / runs.CALIBRATION).write_text('{"kind": "platt"}')
+    with pytest.raises(RunError, match="is damaged"):
+        runs.load(run)
+
+
+def test_the_scikit_learn_face_decides_for_a_goal():
+    rows, labels = problem(1500, LABELS)
+    known = hide(labels, "pal:0.5")
+    chosen = {"epochs": 3, "hold_out": 0.3, "random_state": 0, "goal": "recall:0.95"}
+    model = PartialLabelClassifier(**chosen, calibrate="temperature").fit(rows, known)
+    assert model.predictor_.calibration.kind == "temperature"
+    fresh, answers = problem(1500, LABELS, seed=3)
+    found = (model.predict(fresh) == 1) & (answers == 1)
+    assert found.sum() / answers.sum() == pytest.approx(0.95, abs=0.03)
+    copied = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(copied.predict_proba(fresh), model.predict_proba(fresh))
+    with pytest.raises(ConfigError, match=r"goal recall:0\.95 is fitted on images that are not"):
+        PartialLabelClassifier(goal="recall:0.95", epochs=1).fit(rows, known)

@@ -36,8 +36,10 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
     """A multi-label classifier that learns from partly known labels.
 
     Parameters have the names and meanings of `partly.Config`; `random_state` is its seed. With
-    `hold_out` above 0 that share of the rows, if it is 50 or more, chooses the epoch and the
-    thresholds of `predict`; otherwise they are ½.
+    `hold_out` above 0 that share of the rows, if it is 50 or more, chooses the epoch, the
+    thresholds of `predict` for a `goal` (f1, precision:0.9, recall:0.9, cost:1:5) and how
+    probabilities are calibrated (`calibrate`: none, temperature, isotonic); otherwise thresholds
+    are ½.
 
     `y` is a matrix or DataFrame [N, L] of two or more labels. A single column of classes is an
     error, so scikit-learn's estimator checks that fit one cannot pass; all others do. Two of its
@@ -80,6 +82,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         ema: float | None = None,
         expected_positives: float | None = None,
         hold_out: float = 0.0,
+        goal: str = "f1",
+        calibrate: str = "none",
         standardise: bool = True,
         device: str = "auto",
         verbose: bool = False,
@@ -97,6 +101,8 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.ema = ema
         self.expected_positives = expected_positives
         self.hold_out = hold_out
+        self.goal = goal
+        self.calibrate = calibrate
         self.standardise = standardise
         self.device = device
         self.verbose = verbose

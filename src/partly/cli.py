@@ -269,6 +269,23 @@ Finish = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+GoalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--goal",
+        help="what thresholds are best for: f1, precision:0.9 (find as many as can be while 90 % "
+        "are right), recall:0.9, or cost:1:5 (of a false positive, of a missed one) [f1]",
+        rich_help_panel=LABELS,
+    ),
+]
+Calibrate = Annotated[
+    str | None,
+    typer.Option(
+        help="make probabilities true, on images that are not trained on: temperature, isotonic "
+        "or none [none]",
+        rich_help_panel=LABELS,
+    ),
+]
 KeptIn = Annotated[
     str | None,
     typer.Option(
@@ -548,6 +565,8 @@ def train(
     expected_positives: ExpectedPositives = None,
     pseudo_labels: KeptIn = None,
     finish: Finish = None,
+    goal: GoalOption = None,
+    calibrate: Calibrate = None,
     hold_out: Annotated[
         float | None,
         typer.Option(
@@ -622,6 +641,50 @@ def report(
     from partly.report import report as write_report
 
     _say(f"report: {write_report(folder)}")
+
+
+@app.command()
+def decide(
+    run: Run,
+    data: Data,
+    goal: GoalOption = None,
+    calibrate: Calibrate = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="train, validation or test [validation, or the images training held out]",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    expected_positives: ExpectedPositives = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
+    device: Device = None,
+) -> None:
+    """Choose anew from which probability a label counts as present, without training again.
+
+    Each label gets the threshold that is best for --goal. It is fitted on images that the model
+    was not trained on, by the labels that are known, and by what is believed of those that are
+    not. `partly predict`, `evaluate` and `export` use what was fitted last.
+
+    Example: `partly decide runs/first data.csv --goal precision:0.9 --calibrate temperature`
+    """
+    arguments = locals()
+    from partly.workflow import decide_run
+
+    decide_run(
+        run,
+        _source(data, arguments),
+        goal=goal or "f1",
+        calibrate=calibrate or "none",
+        part=part,
+        expected_positives=expected_positives,
+        device=device or "auto",
+        say=_say,
+    )
 
 
 @app.command()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from partly import methods, models, stores
+from partly import decisions, methods, models, stores
 from partly.data import Look
 from partly.errors import PartlyError
 from partly.labels import LabelTable
@@ -50,6 +50,7 @@ WORDS = {
     "mix": MIXES,
     "finish": ("none", "cft"),
     "head": ("full", "sampled"),
+    "calibrate": decisions.KINDS,
 }
 # What a method may choose (`Method.picks`) where the user does not, and what holds otherwise.
 USUAL: Mapping[str, Any] = {
@@ -97,6 +98,8 @@ class Config:
     pseudo_labels: str = "memory"  # where a method keeps those it has: see `stores`
     finish: str = "none"  # cft: tune each label's row of the head alone, at the end: see category
     hold_out: float = 0.1  # of the training images, to choose an epoch without a validation split
+    goal: str = "f1"  # what thresholds are best for: see `decisions.Goal`
+    calibrate: str = "none"  # temperature or isotonic: makes probabilities true, on images held out
     checkpoint_steps: int = 0  # also write a checkpoint every so many steps; 0: after each epoch
     seed: int = 0
     workers: int = 0
@@ -122,6 +125,10 @@ class Config:
             value = getattr(self, name)
             if value not in allowed and not (value is None and getattr(Config, name) is None):
                 yield f"{name} is one of {', '.join(allowed)}, not '{value}'"
+        try:
+            decisions.Goal.parse(self.goal)
+        except PartlyError as error:
+            yield from error.problems
         yield from stores.problems(self.pseudo_labels)
         yield from self.look.problems()
         if self.head_only and self.linear_start:

@@ -11,7 +11,7 @@ P(positive | x, unknown) where it is not. With p calibrated, c₊ and c₋ the c
 a negative is annotated, that is (1 - c₊)p / [(1 - c₊)p + (1 - c₋)(1 - p)].
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
 from partly import distributed, ranking
-from partly.errors import ConfigError
+from partly.errors import ConfigError, first_few
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
 from partly.propensity import Propensity
 from partly.pseudo import chance_of_single
@@ -435,3 +435,28 @@ def _sums(table: Column) -> Column:
     """Of the columns of [n, L], over all ranks."""
     kind = np.float64 if table.dtype.kind == "f" else np.int64
     return distributed.total(torch.from_numpy(table.sum(axis=0, dtype=kind))).numpy()
+
+
+def describe(decided: Decisions, names: Sequence[str]) -> Iterator[str]:
+    """What was decided, in sentences."""
+    calibration = decided.calibration
+    if calibration.kind == "temperature":
+        yield f"calibration: slope {calibration.slope:.3g}, shift {calibration.shift:.3g}"
+    elif calibration.kind == "isotonic":
+        yield f"calibration: straight lines between {len(calibration.x)} points"
+    yield (
+        f"thresholds for {decided.goal} of {len(names):,} labels, by {decided.images:,} images: "
+        f"precision {_mean(decided.precision)} and recall {_mean(decided.recall)} are expected, "
+        "the means of labels"
+    )
+    few = f"have fewer than {ENOUGH} known positives, and go by what the model believes"
+    never = "are decided for no image, for nothing reaches the goal"
+    for which, what in ((decided.by_model, few), (decided.never, never)):
+        if which.any():
+            listed = first_few([name for name, is_so in zip(names, which, strict=True) if is_so])
+            yield f"{which.sum():,} of them {what}: {listed}"
+
+
+def _mean(shares: FloatArray) -> str:
+    counted = shares[np.isfinite(shares)]
+    return f"{100 * counted.mean():.1f}" if len(counted) else "–"

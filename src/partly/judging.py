@@ -109,12 +109,15 @@ def scores(judge: Judge) -> tuple[np.ndarray, str]:
     return hits.mean(axis=1), f"known positives among the first {FIRST} labels"
 
 
-def decide(judge: Judge, result: runs.Predictor) -> decisions.Decisions | None:
-    """The thresholds with the best F1 on all images; None where labels are very many."""
-    if judge.labels is None:
+def decide(
+    judge: Judge | None, result: runs.Predictor, config: Config
+) -> decisions.Decisions | None:
+    """Thresholds and a calibration; None where there are no images, or very many labels."""
+    if judge is None or judge.labels is None:
         return None
     probabilities = result.raw_probabilities(torch.from_numpy(judge.logits()))
-    return decisions.fit(probabilities, judge.labels, judge.facts)
+    goal = decisions.Goal.parse(config.goal)
+    return decisions.fit(probabilities, judge.labels, judge.facts, goal, config.calibrate)
 
 
 def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:
@@ -157,9 +160,21 @@ def finish_problems(
     table: LabelTable, validation: LabelTable | None, config: Config
 ) -> Iterator[str]:
     """Why these data or this method cannot be finished as the user wants it."""
+    none_aside = validation is None and not drawn_aside(len(table), config).any()
+    wanted = {"goal": config.goal != "f1", "calibrate": config.calibrate != "none"}
+    for name in (name for name, chosen in wanted.items() if chosen):
+        value = getattr(config, name)
+        if config.head == "sampled":
+            yield f"{name} {value} is for labels that can all be looked at: use head full"
+        elif none_aside:
+            yield (
+                f"{name} {value} is fitted on images that are not trained on, and there are none: "
+                f"mark a validation part, or hold out {SMALLEST_HOLD_OUT} images or more (hold_out "
+                f"is {config.hold_out:g} of {len(table):,})"
+            )
     if config.finish == "none":
         return
-    if validation is None and not drawn_aside(len(table), config).any():
+    if none_aside:
         yield (
             f"finish {config.finish} keeps what ranks other images better, and there are none: "
             f"mark a validation part, or hold out {SMALLEST_HOLD_OUT} images or more (hold_out is "
@@ -185,9 +200,12 @@ def finish(
     if state.config.finish == "cft" and judge is not None:
         tune_rows(state, judge, folder, say)
     result = predictor(state, record)
-    decided = None if judge is None else decide(judge, result)
+    chosen = distributed.same(lambda: runs.read_refitted(folder, result.names))
+    decided = decide(judge, result, state.config) if chosen is None else None
     if decided is not None:
-        result.decide_by(decided)
+        chosen = decided.thresholds, decided.calibration
+    if chosen is not None:
+        result.thresholds, result.calibration = chosen
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
         checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})

@@ -235,10 +235,6 @@ class Predictor:
         """The same without the calibration."""
         return self.method.probability(logits, self.config["options"]).numpy()
 
-    def decide_by(self, decided: Decisions) -> None:
-        """Take these thresholds and this calibration from now on."""
-        self.thresholds, self.calibration = decided.thresholds, decided.calibration
-
     def __reduce__(self) -> tuple[Any, ...]:
         """A pickle holds names and weights, so that it opens elsewhere, with or without a GPU."""
         weights = {name: tensor.cpu() for name, tensor in self.model.state_dict().items()}
@@ -290,11 +286,7 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
         raise RunError(f"the run in {folder} is not finished: continue it with --resume")
     config = checkpoint.read_json(folder / CONFIG)
     try:
-        thresholds = None
-        if (folder / THRESHOLDS).is_file():
-            stored = checkpoint.read_json(folder / THRESHOLDS)
-            thresholds = np.array([stored[name] for name in config["labels"]])
-        calibration = read_calibration(folder)
+        thresholds, calibration = read_decisions(folder, config["labels"])
         return restore(config, weights, thresholds, device, read_weights(folder, EYE), calibration)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, PartlyError):
@@ -302,23 +294,41 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
         raise RunError(f"the run in {folder} is damaged: {error!r}") from None
 
 
-def read_calibration(folder: Path) -> Calibration:
-    """Of a run's folder; one that changes nothing where there is none."""
-    if not (folder / CALIBRATION).is_file():
-        return AS_IT_IS
-    return Calibration.from_json(checkpoint.read_json(folder / CALIBRATION))
+def read_decisions(folder: Path, names: Sequence[str]) -> tuple[np.ndarray | None, Calibration]:
+    """Thresholds [L] and calibration of a run's folder, as far as there are any."""
+    thresholds, calibration = None, AS_IT_IS
+    if (folder / THRESHOLDS).is_file():
+        stored = checkpoint.read_json(folder / THRESHOLDS)
+        thresholds = np.array([stored[name] for name in names])
+    if (folder / CALIBRATION).is_file():
+        calibration = Calibration.from_json(checkpoint.read_json(folder / CALIBRATION))
+    return thresholds, calibration
 
 
-def write_decisions(folder: Path, names: Sequence[str], decided: Decisions, **notes: Any) -> None:
-    """Thresholds, calibration and how they came about, with notes on what they were fitted on."""
+def read_refitted(
+    folder: Path | None, names: Sequence[str]
+) -> tuple[np.ndarray | None, Calibration] | None:
+    """The same where somebody has fitted them again after training; None otherwise."""
+    if folder is None or not (folder / DECISIONS).is_file():
+        return None
+    refitted = checkpoint.read_json(folder / DECISIONS).get("refitted_on") is not None
+    return read_decisions(folder, names) if refitted else None
+
+
+def write_decisions(
+    folder: Path, names: Sequence[str], decided: Decisions, refitted_on: str | None = None
+) -> None:
+    """Thresholds, calibration and how they came about; a run that goes on keeps those that were
+    fitted again, on data of this name."""
     chosen = dict(zip(names, decided.thresholds.tolist(), strict=True))
-    # What is expected goes first: a crash leaves thresholds that fit their calibration, or none.
+    # A crash between leaves no thresholds with a calibration that is not theirs.
     for name in (THRESHOLDS, CALIBRATION, DECISIONS):
         (folder / name).unlink(missing_ok=True)
-    checkpoint.write_json(folder / DECISIONS, decided.to_json(names) | notes)
     if decided.calibration.kind != "none":
         checkpoint.write_json(folder / CALIBRATION, decided.calibration.to_json())
     checkpoint.write_json(folder / THRESHOLDS, chosen)
+    description = decided.to_json(names) | {"refitted_on": refitted_on}
+    checkpoint.write_json(folder / DECISIONS, description)
 
 
 # --- a run that begins or goes on ---------------------------------------------------------------

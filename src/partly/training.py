@@ -326,7 +326,14 @@ def learn_before(state: State, quiet: bool) -> None:
 
 
 # What an inner training does by itself, whatever the one around it has chosen.
-PLAIN: Mapping[str, Any] = {"linear_start": False, "mix": "none", "hold_out": 0.0, "finish": "none"}
+PLAIN: Mapping[str, Any] = {
+    "linear_start": False,
+    "mix": "none",
+    "hold_out": 0.0,
+    "finish": "none",
+    "goal": "f1",
+    "calibrate": "none",
+}
 
 
 def train_teacher(state: State) -> dict[str, Tensor]:

@@ -5,21 +5,24 @@ can be called from Python as it is.
 """
 
 import csv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from partly import (
     answers,
     checkpoint,
+    decisions,
     diagnosis,
     distributed,
     judging,
     methods,
     metrics,
+    propensity,
     ranking,
     runs,
     tars,
@@ -36,6 +39,9 @@ from partly.source import Source
 from partly.training import train
 
 Say = Callable[[str], None]
+# Figures that change with thresholds or with a calibration.
+AT_THRESHOLDS = ("CF1", "OF1", "CF1_at_thresholds", "OF1_at_thresholds", "calibration_error")
+ALL = "all"  # the part of a data set that is not divided
 LARGEST_TABLE = 2**31  # probabilities that are written out one by one
 
 
@@ -97,7 +103,8 @@ def train_run(
     test = table.part("test")
     evaluation = None
     if test is not None:
-        evaluation = _evaluate(predictor, test, known, Path(out))
+        counts = known.counts_by_label().positive
+        evaluation = _evaluate(predictor, test, "test", counts, Path(out))
         evaluation |= {"left_out": bad} if bad else {}
         say(summary(evaluation))
     if distributed.is_first():
@@ -131,7 +138,8 @@ def stored_config(out: str | Path) -> dict[str, Any] | None:
 def _evaluate(
     predictor: runs.Predictor,
     table: LabelTable,
-    known: LabelTable | None = None,
+    part: str,
+    train_positives: np.ndarray | None = None,
     folder: Path | None = None,
 ) -> dict[str, Any]:
     """Every metric; into `folder`, where one is given, goes what the report draws besides."""
@@ -145,7 +153,7 @@ def _evaluate(
         measured = metrics.evaluate(
             probabilities,
             table.dense(),
-            train_positives=None if known is None else known.counts_by_label().positive,
+            train_positives=train_positives,
             thresholds=predictor.thresholds,
         )
         if folder is not None and distributed.is_first():
@@ -153,9 +161,10 @@ def _evaluate(
                 probabilities, table, measured["AP"], thresholds=predictor.thresholds
             )
             checkpoint.write_json(folder / runs.DIAGNOSIS, found)
-    trained_on = table.content_hash == predictor.config["label_hash"]
+    trained_on = table.inputs_hash == predictor.config.get("inputs_hash")
     return {
         "images": len(table),
+        "part": part,
         "label_hash": table.content_hash,
         "trained_on": trained_on,  # then the figures say nothing about new images
         "metrics": measured,
@@ -197,7 +206,8 @@ def evaluate_run(
     device: str = "auto",
     say: Say = print,
 ) -> dict[str, Any]:
-    """Every metric of a run's model on a data set: its test part, or all of it without parts."""
+    """Every metric of a run's model on a data set: its test part, or all of it, and then it is said
+    to be all, where the data is not divided into parts."""
     source = Source.of(data)
     predictor = runs.load(run, device)
     table = source.read()
@@ -206,30 +216,144 @@ def evaluate_run(
     if chosen is None:
         raise DataError(f"{source.path} has no part '{wanted}' (train, validation or test)")
     chosen, bad = source.usable(chosen, say)
-    return _evaluate(predictor, chosen) | ({"left_out": bad} if bad else {})
+    name = ALL if table.splits is None else wanted
+    return _evaluate(predictor, chosen, name) | ({"left_out": bad} if bad else {})
 
 
 def summary(evaluation: dict[str, Any]) -> str:
-    """The figures one looks at first."""
+    """The figures one looks at first, and what keeps them from meaning what they seem to."""
     measured = evaluation["metrics"]
     headline = ("mAP", "AUROC", "CF1", "OF1", "P@1", "P@5", "PSP@5")
     shown = [name for name in headline if measured.get(name) is not None]
     figures = [f"{name} {100 * measured[name]:.2f}" for name in shown]
+    if measured.get("CF1_at_thresholds") is not None:
+        tuned = (f"{100 * measured[f'{name}_at_thresholds']:.2f}" for name in ("CF1", "OF1"))
+        figures.append(f"at the run's thresholds {' and '.join(tuned)}")
     coverage = measured["coverage"]
     return (
         f"{evaluation['images']:,} images: {', '.join(figures)} "
         f"({coverage['labels_scored']} of {coverage['labels']} labels scored)"
-        + ("; these are the images it was trained on" if evaluation["trained_on"] else "")
+        + ("; it marks no test part, so that all of it is measured" * (evaluation["part"] == ALL))
+        + ("; these are the images it was trained on" * evaluation["trained_on"])
         + _without_negatives(coverage)
     )
 
 
 def _without_negatives(coverage: dict[str, Any]) -> str:
-    """Where no negative is known every ranking is perfect, and an mAP of 100 means nothing."""
+    """Where no negative is known every decision is right, and an mAP of 100 means nothing."""
     count = len(coverage["left_out"].get("no known negative", []))
     if not count:
         return ""
-    return f"; {counted(count, 'label')} without a known negative: AP 100 whatever the model says"
+    return (
+        f"; {counted(count, 'label')} without a known negative: AP 100 and precision 100 whatever "
+        "the model says, so that CF1 and OF1 only say how many positives are found"
+    )
+
+
+def decide_run(
+    run: str | Path,
+    data: str | Path | Source,
+    *,
+    goal: str = "f1",
+    calibrate: str = "none",
+    part: str | None = None,
+    expected_positives: float | None = None,
+    device: str = "auto",
+    say: Say = print,
+) -> decisions.Decisions:
+    """Fit a run's thresholds and calibration again, on images that it was not trained on.
+
+    part: of the data; None is the validation part or, without one, what training held out.
+    expected_positives: an image, where only positives are known; None is as in training.
+    """
+    raise_if(Config(goal=goal, calibrate=calibrate).problems(), ConfigError)
+    folder, source = Path(run), Source.of(data)
+    predictor = runs.load(run, device)
+    if predictor.config.get("head") == "sampled":
+        raise ConfigError(f"{run} has very many labels (--head sampled): it has no thresholds")
+    table = source.read().reorder(predictor.names, str(source.path))
+    chosen, known_alike = _to_decide_by(predictor.config, table, part, source, say)
+    if not chosen.known:
+        count = counted(len(chosen), "image")
+        raise DataError(f"no label of these {count} is known: there is nothing to go by")
+    facts = _missing_from(known_alike, chosen, predictor.config, expected_positives)
+    say(facts.source)
+    probabilities = predictor.raw_probabilities(torch.from_numpy(predictor.logits(chosen)))
+    decided = decisions.fit(
+        probabilities, chosen.dense(), facts, decisions.Goal.parse(goal), calibrate
+    )
+    runs.write_decisions(folder, predictor.names, decided, source.name)
+    for line in decisions.describe(decided, predictor.names):
+        say(line)
+    _measure_again(folder, table, source, say)
+    return decided
+
+
+def _to_decide_by(
+    config: Mapping[str, Any], table: LabelTable, part: str | None, source: Source, say: Say
+) -> tuple[LabelTable, LabelTable | None]:
+    """The images to fit on; and, if they are a part of those trained on, which chose no weights,
+    all of these."""
+    wanted = part or ("train" if table.part("validation") is None else "validation")
+    chosen = table.part(wanted)
+    if chosen is None:
+        raise DataError(
+            f"{source.path} has no {part or 'validation'} part: name one with --part (train, "
+            "validation or test)"
+        )
+    chosen, _ = source.usable(chosen, say)
+    if chosen.inputs_hash != config.get("inputs_hash"):
+        say(f"fitting on {counted(len(chosen), 'image')} of the {wanted} part of {source.name}")
+        return chosen, None
+    setting = config.get("setting")
+    if setting is not None and not methods.get(config["method"]).reference:
+        chosen = hide(chosen, setting, seed=config["seed"])
+    plan = Config(seed=config["seed"], hold_out=config["hold_out"])
+    aside = judging.drawn_aside(len(chosen), plan)
+    if config.get("validation_hash") is not None or not aside.any():
+        raise DataError(
+            f"the run was trained on all of these images, and is too sure of them: mark a "
+            f"validation part in {source.path}, or name other data"
+        )
+    say(f"fitting on the {counted(int(aside.sum()), 'image')} that training held out")
+    return chosen.take(np.flatnonzero(aside)), chosen
+
+
+def _missing_from(
+    known_alike: LabelTable | None,
+    chosen: LabelTable,
+    config: Mapping[str, Any],
+    expected_positives: float | None,
+) -> propensity.Propensity:
+    """How labels went missing from the chosen images."""
+    guessed = config.get("guessed_share")
+    if expected_positives is not None:
+        return propensity.estimate(
+            chosen if known_alike is None else known_alike, expected_positives
+        )
+    if known_alike is not None:
+        told = config["expected_positives"]
+        return propensity.estimate(known_alike, told, guessed_share=guessed)
+    return propensity.estimate_others(
+        chosen, config.get("positives_an_image"), guessed_share=guessed
+    )
+
+
+def _measure_again(folder: Path, table: LabelTable, source: Source, say: Say) -> None:
+    """What is measured at thresholds is no longer true, unless the test part is here again."""
+    path, test = folder / runs.EVALUATION, table.part("test")
+    if path.is_file():
+        evaluation = checkpoint.read_json(path)
+        if test is not None and test.content_hash == evaluation.get("label_hash"):
+            predictor = runs.load(folder)
+            counts = np.array(predictor.config["label_counts"]["positive"])
+            evaluation |= _evaluate(predictor, test, "test", counts, folder)
+            say(summary(evaluation))
+        else:
+            evaluation["metrics"] |= dict.fromkeys(AT_THRESHOLDS)
+            (folder / runs.DIAGNOSIS).unlink(missing_ok=True)
+        checkpoint.write_json(path, evaluation)
+    say(f"report: {run_report(folder)}")
 
 
 def predict_run(
