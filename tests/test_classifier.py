@@ -1,7 +1,6 @@
 """The scikit-learn face: scikit-learn's own checks, and what its users do with an estimator."""
 
 import copy
-import doctest
 import inspect
 import pickle
 from functools import partial
@@ -18,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import partly
-from partly import LabelTable, PartialLabelClassifier, classifier, hide, methods, metrics
+from partly import LabelTable, PartialLabelClassifier, hide, methods, metrics
 from partly.errors import ConfigError, DataError, LabelError, PartlyError
 
 nan = np.nan
@@ -155,13 +154,6 @@ def test_every_excluded_check_exists():
 
 
 # --- fit and predict ------------------------------------------------------------------------------
-
-
-def test_documented_example():
-    assert partly.PartialLabelClassifier is PartialLabelClassifier
-    result = doctest.testmod(classifier)
-    assert result.attempted > 0
-    assert result.failed == 0
 
 
 def test_outputs_fit_together(data, fitted):

@@ -1,14 +1,17 @@
 """The documents: their code runs, their links lead somewhere, nothing that exists is missing."""
 
+import doctest
 import inspect
 import json
 import re
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+import partly
 from partly import arena, losses, methods, readers
 
 ROOT = Path(__file__).parents[1]
@@ -68,3 +71,28 @@ def test_the_page_of_costs_says_what_was_measured() -> None:
     assert names == {section.__name__ for section in page["SECTIONS"]}
     assert text == page["filled"](text, page["read_results"]()), "make it anew: benchmarks/page.py"
     assert {path.stem for path in (ROOT / "docs" / "plots").glob("*.svg")} >= set(page["PLOTS"])
+
+
+# --- examples in docstrings -----------------------------------------------------------------------
+
+
+def modules_with_examples() -> list[str]:
+    source = ROOT / "src"
+    files = [f for f in sorted(source.rglob("*.py")) if ">>> " in f.read_text(encoding="utf-8")]
+    names = [".".join(file.relative_to(source).with_suffix("").parts) for file in files]
+    return [name.removesuffix(".__init__") for name in names]
+
+
+@pytest.mark.parametrize("name", modules_with_examples())
+def test_examples_in_docstrings_run(name):
+    outcome = doctest.testmod(import_module(name))
+    assert outcome.attempted > 0
+    assert outcome.failed == 0
+
+
+def test_every_name_to_rely_on_has_an_example():
+    names = [getattr(partly, name) for name in partly.__all__]
+    public = [value for value in names if inspect.isclass(value) or inspect.isfunction(value)]
+    public += [getattr(losses, name) for name in losses.__all__] + [methods.available]
+    without = [value.__qualname__ for value in public if ">>> " not in (value.__doc__ or "")]
+    assert not without

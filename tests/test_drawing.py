@@ -1,7 +1,6 @@
 """The embedded data set: reproducible, long-tailed, co-occurring, and written with care."""
 
 import csv
-import doctest
 import json
 from functools import cache
 from pathlib import Path
@@ -200,9 +199,3 @@ def test_all_wrong_numbers_are_reported_at_once(tmp_path: Path) -> None:
     assert len(caught.value.problems) == 3
     with pytest.raises(ConfigError, match="index"):
         drawing.draw_picture(0, -1)
-
-
-def test_examples_in_docstrings_run() -> None:
-    result = doctest.testmod(drawing)
-    assert result.attempted > 0
-    assert result.failed == 0

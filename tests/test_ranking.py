@@ -1,6 +1,5 @@
 """Rankings on devices, in blocks and over ranks against the plain metric; P@k against loops."""
 
-import doctest
 import math
 import multiprocessing
 import pickle
@@ -480,9 +479,3 @@ def test_faults_of_propensities_are_told():
     assert len(caught.value.problems) == 2
     with pytest.raises(DataError, match=r"train_positives must be counts \[L\]"):
         ranking.label_propensities([[1]], 10)
-
-
-def test_the_examples_in_the_docstrings_run():
-    outcome = doctest.testmod(ranking)
-    assert outcome.attempted >= 5
-    assert outcome.failed == 0

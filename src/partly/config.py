@@ -63,7 +63,11 @@ USUAL: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Config:
-    """Every choice of a training. What is None is chosen from the data and written down."""
+    """Every choice of a training. What is None is chosen from the data and written down.
+
+    >>> list(Config(epochs=0).problems())
+    ['epochs must be a whole number above 0, not 0']
+    """
 
     method: str = "partly"
     options: Mapping[str, Any] = field(default_factory=dict)  # of the method

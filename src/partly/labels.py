@@ -119,6 +119,13 @@ class LabelTable:
     paths: [N] image files, or features: [N, F] rows of numbers: what a model looks at.
     splits: [N] of "train", "validation", "test", where the data set comes with them.
     notes: sentences on what a reader did that its user should know; not part of the content.
+
+    >>> labels = np.array([[1, 0, -1], [-1, 1, -1]])
+    >>> table = LabelTable.from_dense(labels, names=["cat", "dog", "owl"])
+    >>> table.known, table.dense([1]).tolist()
+    (3, [[-1, 1, -1]])
+    >>> table.counts_by_label().positive.tolist()
+    [1, 1, 0]
     """
 
     ids: Texts

@@ -236,7 +236,11 @@ _REGISTRY: dict[str, Method] = {}
 
 
 def available() -> list[str]:
-    """The names `--method` takes."""
+    """The names `--method` takes.
+
+    >>> "paper" in available() and "partly" in available()
+    True
+    """
     return list(_REGISTRY)
 
 

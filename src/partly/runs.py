@@ -277,7 +277,18 @@ def look_of(config: Mapping[str, Any]) -> Look:
 
 
 def load(folder: str | Path, device: str = "auto") -> Predictor:
-    """The trained model of a run's folder."""
+    """The trained model of a run's folder.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from partly import train
+    >>> features, labels = np.eye(2, dtype=np.float32), np.array([[1, 0], [0, 1]])
+    >>> table = LabelTable.from_dense(labels, features=features)
+    >>> with TemporaryDirectory() as run:
+    ...     _ = train(table, Config(epochs=1, hold_out=0), run, quiet=True)
+    ...     model = load(run)
+    >>> model.names
+    ('label 0', 'label 1')
+    """
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
         raise RunError(f"{folder} is not a run: it has no {CONFIG}")

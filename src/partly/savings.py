@@ -91,8 +91,8 @@ def savings_of(results: Results) -> list[Savings]:
 def needed(shares: Sequence[float], scores: Sequence[float], level: float) -> Needed:
     """The smallest share, ascending, at which scores reach a level, on the lines between them.
 
-    >>> needed([0.3, 0.6, 0.9], [0.5, 0.6, 0.65], 0.55)
-    Needed(share=0.45, at_most=False)
+    >>> round(needed([0.3, 0.6, 0.9], [0.5, 0.6, 0.65], 0.55).share, 3)
+    0.45
     """
     if scores[0] >= level:
         return Needed(shares[0], at_most=True)

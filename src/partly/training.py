@@ -82,6 +82,14 @@ def train(
     skipped: images that were left out, by id, with what is wrong with them.
     known_share: of the positives of a label of which no negative is known, how many are; guessed
     where the method depends on it and neither this nor the number of positives is given.
+
+    >>> X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
+    >>> Y = np.where(X[:, :3] > 0, 1, 0)
+    >>> Y[::2] = -1  # unknown
+    >>> table = LabelTable.from_dense(Y, features=X)
+    >>> model = train(table, Config(epochs=2), quiet=True)
+    >>> model.logits(table).shape
+    (60, 3)
     """
     check_trainable(table)
     raise_if(config.problems(), ConfigError)

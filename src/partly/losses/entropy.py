@@ -21,12 +21,20 @@ def bce(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Ten
 
 
 def ign(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Ignore: `bce` by the name it has where labels are missing. The divisor stays B·L."""
+    """Ignore: `bce` by the name it has where labels are missing. The divisor stays B·L.
+
+    >>> ign(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.6931, 0.0000]])
+    """
     return bce(logits, labels, reduction=reduction)
 
 
 def an(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """Assume negative: an unknown label counts as a negative one."""
+    """Assume negative: an unknown label counts as a negative one.
+
+    >>> an(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.6931, 0.6931]])
+    """
     x = working(logits)
     return by_label(labels, minus_log(x), minus_log(-x), minus_log(-x), reduction)
 
@@ -38,7 +46,11 @@ def wan(
     weight: float | None = None,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Weak assume negative: an assumed negative weighs 1/(L-1), or `weight`."""
+    """Weak assume negative: an assumed negative weighs 1/(L-1), or `weight`.
+
+    >>> wan(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.6931, 0.3466]])
+    """
     x = working(logits)
     share = 1 / max(logits.shape[-1] - 1, 1) if weight is None else weight
     return by_label(labels, minus_log(x), minus_log(-x), share * minus_log(-x), reduction)
@@ -60,7 +72,11 @@ def bce_ls(
     convention: str = "full",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Label smoothing: targets 1-ε and ε (convention "full") or 1-ε/2 and ε/2 ("half")."""
+    """Label smoothing: targets 1-ε and ε (convention "full") or 1-ε/2 and ε/2 ("half").
+
+    >>> bce_ls(torch.tensor([[9.0, -9.0, 0.0]]), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.9001, 0.9001, 0.0000]])
+    """
     positive, negative = _smoothed(working(logits), epsilon, convention)
     return by_label(labels, positive, negative, 0.0, reduction)
 
@@ -73,7 +89,11 @@ def an_ls(
     convention: str = "full",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """`bce_ls` with unknown labels counted as negative."""
+    """`bce_ls` with unknown labels counted as negative.
+
+    >>> an_ls(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.6931, 0.6931]])
+    """
     positive, negative = _smoothed(working(logits), epsilon, convention)
     return by_label(labels, positive, negative, negative, reduction)
 
@@ -86,7 +106,11 @@ def partial_bce(
     offset: float = 5.45,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Known entries times g(ρ) = slope·ρ + offset, ρ the known share of the image."""
+    """Known entries times g(ρ) = slope·ρ + offset, ρ the known share of the image.
+
+    >>> partial_bce(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[1.7213, 1.7213, 0.0000]])
+    """
     x = working(logits)
     known_share = (~masks(labels)[2]).to(x.dtype).mean(dim=-1, keepdim=True)
     weight = slope * known_share + offset
@@ -108,6 +132,9 @@ def observed(
     (then it is `ign`), a mild "no" where only positives are annotated, `an` where all of them are.
     Its gradient is that of cross-entropy against the posterior P(y = 1 | unknown), which is what
     `partly` computes.
+
+    >>> observed(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), c_positive=0.5, reduction="none")
+    tensor([[0.6931, 0.6931, 0.2877]])
     """
     for name, chance in (("c_positive", c_positive), ("c_negative", c_negative)):
         if not isinstance(chance, Tensor) and not 0 <= chance <= 1:
@@ -133,6 +160,9 @@ def surprise(
 
     1-p of a known positive, p of a known negative. That an entry is unknown is measured by the most
     that its chance can be, max(1-c₊, 1-c₋): c₊ p where only positives are annotated.
+
+    >>> surprise(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), c_positive=0.5)
+    tensor([[0.5000, 0.5000, 0.2500]])
     """
     terms = observed(logits, labels, c_positive=c_positive, c_negative=c_negative, reduction="none")
     left = (
@@ -158,6 +188,10 @@ def consistent(
 
     -(α t log p + β (1-t) log(1-p)); an unknown entry weighs `weight` times a known one, or nothing
     where `picked` is false. It is what the method `partly` minimises; no gradient through `pseudo`.
+
+    >>> x, labels, pseudo = torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), torch.full((1, 3), 0.9)
+    >>> consistent(x, labels, pseudo, weight=0.5, reduction="none")
+    tensor([[0.6931, 0.6931, 0.3466]])
     """
     x = working(logits)
     # Chosen before it is multiplied, so that whatever stands at a known entry leaves no trace.

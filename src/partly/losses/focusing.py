@@ -34,7 +34,11 @@ def focal(
     unknown: str = "negative",
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """-(1-p)^γ log p on positives, -p^γ log(1-p) on negatives; γ = 0 is BCE."""
+    """-(1-p)^γ log p on positives, -p^γ log(1-p) on negatives; γ = 0 is BCE.
+
+    >>> focal(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.1733, 0.1733, 0.1733]])
+    """
     x = working(logits)
     positive = power(-x, gamma) * minus_log(x)
     negative = power(x, gamma) * minus_log(-x)
@@ -62,6 +66,9 @@ def asl(
     """Asymmetric loss: -(1-p)^γ₊ log p and -p_m^γ₋ log(1-p_m), p_m = max(p - clip, 0).
 
     The focusing weights carry no gradient. γ = 0 and clip = 0 is BCE.
+
+    >>> asl(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.0245, 0.0245]])
     """
     x = working(logits)
     positive = torch.sigmoid(-x).detach() ** gamma_positive * minus_log(x)
@@ -86,6 +93,9 @@ def csl(
 
     Left out are the unknown entries of classes whose prior exceeds `prior_threshold` and the
     `likely`·B unknown entries of the batch with the highest probability.
+
+    >>> csl(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), likely=0, reduction="none")
+    tensor([[0.6931, 0.3466, 0.0433]])
     """
     check_shapes(logits, labels)
     x = working(logits)
@@ -108,7 +118,11 @@ def hill(
     turning: float = 1.5,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Positive -(1-p')^γ log p', p' = σ(x - margin); negative and unknown (turning - p)·p²."""
+    """Positive -(1-p')^γ log p', p' = σ(x - margin); negative and unknown (turning - p)·p².
+
+    >>> hill(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.7019, 0.2500, 0.2500]])
+    """
     x = working(logits)
     p = torch.sigmoid(x)
     positive = power(margin - x, gamma) * minus_log(x - margin)
@@ -129,6 +143,10 @@ def splc(
     """Self-paced loss correction: from epoch 2 an unknown entry with p > threshold is a positive.
 
     Focal terms with γ; the margin is taken from the logits of known positives.
+
+    >>> x = torch.ones(1, 3)  # p = 0.73
+    >>> splc(x, torch.tensor([[1, 0, -1]]), epoch=2, reduction="none")
+    tensor([[0.1733, 0.7019, 0.0227]])
     """
     check_shapes(logits, labels)
     x = working(logits)
@@ -156,6 +174,9 @@ def spa(
     """Strictly proper asymmetric loss, known entries only; `spa_probability` is its link.
 
     Positive -log σ(k₊(x-b₊))/ζ₊, negative -log σ(-k₋(x-b₋))/ζ₋.
+
+    >>> spa(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[0.6931, 0.0097, 0.0000]])
     """
     x = working(logits)
     positive = minus_log(slope_positive * (x - shift_positive)) / scale_positive
@@ -176,6 +197,9 @@ def spa_probability(
     """The probability that a logit trained with `spa` stands for.
 
     1/(1 + k₊ζ₋σ(-k₊(x-b₊)) / (k₋ζ₊σ(k₋(x-b₋)))), computed as σ of the log of that ratio.
+
+    >>> spa_probability(torch.tensor([-1.0, 0.0, 1.0]))
+    tensor([0.0020, 0.0538, 0.5273])
     """
     x = working(logits)
     log_ratio = minus_log(slope_negative * (x - shift_negative)) - minus_log(

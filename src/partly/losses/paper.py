@@ -23,6 +23,9 @@ def balance(
     all    T = B·L
     known  T = known entries: in PPL and SPL then β = 1 and α = 0, nothing is learnt from a positive
     off    α = β = 1
+
+    >>> balance(torch.tensor([[1, 0, -1, -1]]))
+    (tensor(0.7500), tensor(0.2500))
     """
     if share == "off":
         return 1.0, 1.0
@@ -43,6 +46,9 @@ def penalty(logits: Tensor, reading: str = "text") -> Tensor:
     text     2 where every prediction is below 0.1, else 1
     printed  1 + |sign(Σ max(ŷ - 0.1, 0))|: 2 where any prediction is above 0.1
     off      1
+
+    >>> penalty(torch.tensor([[-9.0, -9.0], [9.0, -9.0]]))
+    tensor([2., 1.])
     """
     highest = torch.sigmoid(working(logits).detach()).amax(dim=-1)
     if reading == "text":

@@ -32,7 +32,12 @@ def _count_penalty(probabilities: Tensor, expected_positives: float) -> Tensor:
 
 
 def epr(logits: Tensor, labels: Tensor, *, expected_positives: float) -> Tensor:
-    """Expected positive regularisation: -log p on positives, and k positives an image."""
+    """Expected positive regularisation: -log p on positives, and k positives an image.
+
+    >>> x, labels = torch.zeros(1, 3), torch.tensor([[1, 0, -1]])
+    >>> round(epr(x, labels, expected_positives=1.5).item(), 4)  # Σp = 1.5: log 2 / 3 is left
+    0.231
+    """
     x = working(logits)
     return by_label(labels, minus_log(x), 0.0, 0.0) + _count_penalty(
         torch.sigmoid(x), expected_positives
@@ -45,6 +50,10 @@ def role(logits: Tensor, labels: Tensor, estimates: Tensor, *, expected_positive
     ½[A(p; ŷ fixed) + A(ŷ; p fixed)] with ŷ = σ(θ) and
     A(a; b) = mean BCE(a, b) + mean -log a on positives + ((mean Σa - k)/L)².
     `estimates` [B, L] are the rows of θ of this batch, trained beside the model.
+
+    >>> x, labels, estimates = torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), torch.zeros(1, 3)
+    >>> round(role(x, labels, estimates, expected_positives=1.5).item(), 4)
+    0.9242
     """
     x, theta = working(logits), working(estimates)
 
@@ -61,14 +70,22 @@ def role(logits: Tensor, labels: Tensor, estimates: Tensor, *, expected_positive
 def em(
     logits: Tensor, labels: Tensor, *, weight: float = 0.1, reduction: Reduction = "mean"
 ) -> Tensor:
-    """Entropy maximisation: -weight·H(p) on unknown entries, BCE on known ones."""
+    """Entropy maximisation: -weight·H(p) on unknown entries, BCE on known ones.
+
+    >>> em(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
+    tensor([[ 0.6931,  0.6931, -0.0693]])
+    """
     x = working(logits)
     entropy = torch.sigmoid(x) * minus_log(x) + torch.sigmoid(-x) * minus_log(-x)
     return by_label(labels, minus_log(x), minus_log(-x), -weight * entropy, reduction)
 
 
 def large_losses(logits: Tensor, labels: Tensor, count: int) -> Tensor:
-    """Mask of the `count` unknown entries whose loss as assumed negatives is largest."""
+    """Mask of the `count` unknown entries whose loss as assumed negatives is largest.
+
+    >>> large_losses(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[1, -1, -1]]), count=1)
+    tensor([[False,  True, False]])
+    """
     _, _, unknown = masks(labels)
     return largest(working(logits).detach(), unknown, count)  # the loss grows with the logit
 
@@ -89,6 +106,12 @@ def ll(
     counted as positives for this step ("ct", the same k), or counted as positives for good ("cp"):
     those are the entries of the mask `flipped`, which the caller extends by
     `large_losses(…, ⌈B·L·Δ⌉)` each step. Δ = 0.5 %, 0.2 %, 0.1 %.
+
+    >>> x, labels = torch.tensor([[2.0, 2.0, 2.0]]), torch.tensor([[1, 0, -1]])
+    >>> ll(x, labels, epoch=1, reduction="none")
+    tensor([[0.1269, 2.1269, 2.1269]])
+    >>> ll(x, labels, epoch=2, variant="ct", reduction="none")
+    tensor([[0.1269, 2.1269, 0.1269]])
     """
     if variant not in LARGE_LOSS_RATES:
         raise ConfigError(f"the variant of ll is one of r, ct, cp, not '{variant}'")

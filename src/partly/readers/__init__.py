@@ -68,6 +68,14 @@ def read(path: str | Path, format: str | None = None, **options: Any) -> LabelTa
 
     format: one of `FORMATS`, to force it; otherwise the layout is recognised. options: of the
     format, such as `convention="signed"` for arrays or `empty="keep"` for COCO.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     data = Path(folder) / "data.csv"
+    ...     _ = data.write_text("path,cat,dog\\na.jpg,1,\\nb.jpg,0,1\\n")
+    ...     table = read(data)
+    >>> table.names, table.dense().tolist()
+    (('cat', 'dog'), [[1, -1], [0, 1]])
     """
     path = Path(path)
     if not path.exists():
