@@ -13,9 +13,11 @@ line about a cell counts. Several processes may add lines at once, and a line th
 is passed over: it was never confirmed to anybody.
 """
 
+import fcntl
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -53,25 +55,41 @@ def journal_of(data: str | Path) -> Path:
     return path.with_name(f"{path.name}.answers.jsonl")
 
 
-def append(journal: Path, answers: Iterable[Answer]) -> None:
-    """Add answers; when this returns they are on the disk."""
-    lines = "".join(json.dumps(asdict(answer), ensure_ascii=False) + "\n" for answer in answers)
-    if not lines:
-        return
+@contextmanager
+def held(journal: Path) -> Iterator[int]:
+    """The journal, open, and locked so that nobody else adds to it meanwhile.
+
+    When this ends, what was written is on the disk.
+    """
     try:
-        # One write at the end of the file: what two processes add does not mix.
         place = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            size = os.fstat(place).st_size
-            whole = size == 0 or os.pread(place, 1, size - 1) == b"\n"
-            left = memoryview(("" if whole else "\n").encode() + lines.encode())
-            while left:
-                left = left[os.write(place, left) :]
+            fcntl.flock(place, fcntl.LOCK_EX)
+            yield place
             os.fsync(place)
         finally:
             os.close(place)
     except OSError as error:
         raise DataError(f"cannot write the answers to {journal}: {error.strerror}") from None
+
+
+def append(journal: Path, answers: Iterable[Answer]) -> None:
+    """Add answers; when this returns they are on the disk."""
+    given = list(answers)
+    if given:
+        with held(journal) as place:
+            write(place, given)
+
+
+def write(place: int, answers: Iterable[Answer]) -> None:
+    """Add answers to a journal that is `held`."""
+    lines = "".join(json.dumps(asdict(answer), ensure_ascii=False) + "\n" for answer in answers)
+    size = os.fstat(place).st_size
+    # A line that was cut off, by a crash or a full disk, must not swallow the next one.
+    whole = size == 0 or os.pread(place, 1, size - 1) == b"\n"
+    left = memoryview(("" if whole else "\n").encode() + lines.encode())
+    while left:
+        left = left[os.write(place, left) :]
 
 
 def size(journal: Path) -> int:
@@ -88,6 +106,17 @@ def read(journal: Path, until: int | None = None) -> list[Answer]:
     except OSError as error:
         raise DataError(f"cannot read the answers in {journal}: {error.strerror}") from None
     found, strange = [], []
+    for number, answer in parsed(content):
+        if isinstance(answer, str):
+            strange.append(f"{journal}, line {number}: {answer}")
+        else:
+            found.append(answer)
+    raise_if(strange, DataError)
+    return found
+
+
+def parsed(content: bytes) -> Iterator[tuple[int, Answer | str]]:
+    """The number of each line, and its answer or what is wrong with it."""
     for number, line in enumerate(content.split(b"\n"), start=1):
         if not line.strip():
             continue
@@ -96,13 +125,8 @@ def read(journal: Path, until: int | None = None) -> list[Answer]:
         except ValueError:  # cut off by a crash, before anybody was told that it is there
             continue
         problem = _problem(record)
-        if problem:
-            strange.append(f"{journal}, line {number}: {problem}")
-        else:
-            names = ("image", "label", "value", "by", "at")
-            found.append(Answer(**{name: record[name] for name in names if name in record}))
-    raise_if(strange, DataError)
-    return found
+        names = ("image", "label", "value", "by", "at")
+        yield number, problem or Answer(**{name: record[name] for name in names if name in record})
 
 
 def _problem(record: Any) -> str | None:

@@ -84,6 +84,7 @@ LEARNING = "Learning"
 IMAGES = "Images"
 LABELS = "Method and labels"
 MACHINE = "Machine"
+SERVER = "Server"
 
 # Options that several commands share. None means: the default of `config.Config`.
 Data = Annotated[
@@ -931,3 +932,84 @@ def ablate(
         say=_say,
     )
     _show(results, out)
+
+
+@app.command()
+def review(
+    run: Run,
+    data: Data,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="only this label; repeatable [all]")
+    ] = None,
+    part: Annotated[str, typer.Option(help="train, validation, test or all")] = "train",
+    budget: Annotated[int, typer.Option(help="questions that are chosen at a time")] = 500,
+    by: Annotated[
+        str | None, typer.Option(help="name written beside answers [your login; the page asks]")
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="where to listen; 0.0.0.0 for other machines", rich_help_panel=SERVER),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(help="0 takes one that is free", rich_help_panel=SERVER)
+    ] = 8765,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PARTLY_TOKEN",
+            help="what whoever opens the page must know [made and printed where other machines "
+            "can reach it]",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--name",
+            help="a further host name under which the page is reached; repeatable",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    open_: Annotated[
+        bool | None,
+        typer.Option(
+            "--open/--no-open",
+            help="open it in the browser [where there is a screen]",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: Annotated[
+        str, typer.Option(help="error, or skip: leave them out", rich_help_panel=DATA)
+    ] = "skip",
+    verify: Verify = None,
+    device: Device = None,
+) -> None:
+    """Open a local page on which people answer what the model asks.
+
+    Yes, no or cannot tell, by key, mouse or finger: first what would help the model most; then
+    known labels that look wrong, and a gallery of each label. Every answer is written at once to
+    a journal beside the data, which `partly train` takes in; the data itself is not touched.
+
+    Example: `partly review runs/first data.csv --label boat --label moon`
+    """
+    arguments = locals()
+    from partly.review.serving import review_run
+
+    review_run(
+        run,
+        _source(data, arguments),
+        labels=label or [],
+        part=part,
+        budget=budget,
+        by=by,
+        host=host,
+        port=port,
+        token=token,
+        names=name or [],
+        open_browser=open_,
+        device=device or "auto",
+        say=_say,
+    )
