@@ -11,19 +11,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from builders import environment
-from partly import losses, methods
+from partly import cli, losses, methods
 
 ROOT = Path(__file__).parents[1]
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
-problems = runpy.run_path(str(ROOT / "docs" / "site" / "crawl.py"))["problems"]
+SITE = ROOT / "docs" / "site"
+
+pytest.importorskip("material")  # of the extra [docs], like the rest of what the site needs
+problems = runpy.run_path(str(SITE / "crawl.py"))["problems"]
+to_markdown = runpy.run_path(str(SITE / "docstrings.py"))["to_markdown"]
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pytest.importorskip("material")
     folder = tmp_path_factory.mktemp("site")
     ended = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
@@ -53,6 +57,16 @@ def test_every_method_has_a_page_with_its_options_and_the_card_of_its_loss(site)
         assert f'href="methods/{name}.html"' in text_of(site / "methods.html")
 
 
+def test_every_command_is_on_the_page_of_the_command_line(site):
+    page = text_of(site / "commands.html")
+    for name, command in typer.main.get_command(cli.app).commands.items():
+        assert f'id="partly-{name}"' in page
+        for parameter in command.params:
+            if parameter.param_type_name == "option":
+                assert f"<code>{parameter.opts[0]}</code>" in page, parameter.opts
+    assert "<td>passes over the data</td>\n<td>12</td>" in page
+
+
 def test_every_loss_is_in_the_api_with_its_example(site):
     page = text_of(site / "api" / "partly.losses.html")
     for name in losses.__all__:
@@ -62,10 +76,10 @@ def test_every_loss_is_in_the_api_with_its_example(site):
 
 def test_every_document_is_in_the_navigation(site):
     written = {file.stem for file in (ROOT / "docs").glob("*.md")}
-    start = text_of(site / "changelog.html")
     missing = [name for name in written if not (site / f"{name}.html").is_file()]
     assert not missing
-    assert 'href="architecture.html"' in start
+    guide = text_of(site / "images.html")
+    assert 'href="examples.html" class="md-nav__link"' in guide
 
 
 def test_formulas_are_drawn_without_a_script(site):
@@ -110,6 +124,30 @@ def test_search_works_from_the_disk_and_asks_nobody(site, tab):
 def test_no_page_is_wider_than_a_phone(page, site, tab):
     tab.goto((site / f"{page}.html").as_uri())
     assert tab.evaluate("document.documentElement.scrollWidth") == 390
+
+
+# --- docstrings as Markdown -----------------------------------------------------------------------
+
+
+def test_what_is_written_for_an_editor_becomes_markdown():
+    text = """A sum. What enters: a, and what
+leaves: b.
+
+a [N]: the first, of
+several lines.
+b: the second
+
+short    in a table
+longer   as well
+
+>>> 1 + 1
+2"""
+    assert to_markdown(text).split("\n\n") == [
+        "A sum. What enters: a, and what\nleaves: b.",
+        "- `a [N]`: the first, of\n  several lines.\n- `b`: the second",
+        "```text\nshort    in a table\nlonger   as well\n```",
+        "```pycon\n>>> 1 + 1\n2\n```",
+    ]
 
 
 # --- the walk -------------------------------------------------------------------------------------

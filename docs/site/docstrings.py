@@ -41,7 +41,8 @@ def _parameters(lines: list[str]) -> list[str]:
     found: list[str] = []
     listed = False
     for line in lines:
-        parameter = PARAMETER.match(line)
+        begins = not found or found[-1].endswith((".", ":", ";"))  # or a sentence goes on here
+        parameter = PARAMETER.match(line) if begins else None
         if parameter and not listed and found:
             found.append("")  # Markdown wants it in front of a list
         listed = listed or parameter is not None

@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 
+import commands
 import crawl
 import pages
 
@@ -24,7 +25,7 @@ made: dict[str, str] = {}  # pages that code writes, by their place in the site
 def on_config(config: Any) -> Any:
     """Every page finds its place in the navigation."""
     made.clear()
-    made.update(pages.method_pages() | pages.api_pages())
+    made.update({"commands.md": commands.command_page()} | pages.method_pages() | pages.api_pages())
     named = re.findall(r"[\w./-]+\.md", str(config.nav))
     written = sorted(file.name for file in pages.DOCS.glob("*.md"))
     sections = {name: entries for entry in config.nav for name, entries in entry.items()}
