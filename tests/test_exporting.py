@@ -23,6 +23,7 @@ from builders import (
     write_pictures,
 )
 from partly import LabelTable, exporting, runs, workflow
+from partly.decisions import Calibration
 from partly.drawing import draw_picture
 from partly.errors import ConfigError, DataError, RunError
 from partly.exporting import card, hub, onnx_file, whole
@@ -199,6 +200,48 @@ def test_missing_packages_are_named(home, tmp_path, monkeypatch):
         exporting.export_run(home / "features", "onnx", tmp_path / "a.onnx")
 
 
+TEMPERATURE = Calibration("temperature", slope=0.6, shift=-0.4)
+ISOTONIC = Calibration("isotonic", x=(0.0, 0.2, 0.21, 0.7, 1.0), y=(0.0, 0.1, 0.4, 0.45, 1.0))
+
+
+@pytest.mark.parametrize("calibration", [TEMPERATURE, ISOTONIC], ids=lambda c: c.kind)
+@pytest.mark.parametrize("kind", ["features", "spa"])
+def test_calibrated_probabilities_are_those_of_predict(home, kind, calibration):
+    predictor = runs.load(home / kind, "cpu")
+    predictor.calibration = calibration
+    logits = torch.linspace(-30, 30, 3 * 2000).view(-1, 3)
+    logits = torch.cat([logits, torch.linspace(-3, 3, 3 * 2000).view(-1, 3)])
+    found = whole.Whole(predictor).calibrated(logits)
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found, predictor.to_probabilities(logits), atol=1e-4)
+
+
+@pytest.mark.parametrize("calibration", [TEMPERATURE, ISOTONIC], ids=lambda c: c.kind)
+def test_a_calibrated_run_is_exported_with_its_calibration(home, tmp_path, calibration):
+    run = shutil.copytree(home / "features", tmp_path / "run")
+    (run / runs.CALIBRATION).write_text(json.dumps(calibration.to_json()))
+    file = exporting.export_run(run, "onnx", tmp_path / "a.onnx", say=lambda _: None)
+    features = np.load(home / "features.npz")["X_test"]
+    predictor = runs.load(run, "cpu")
+    rows = LabelTable.without_labels(predictor.names, ids=range(len(features)), features=features)
+    expected = predictor.probabilities(rows)
+    found, _ = onnx_file.answers(file, features)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    assert np.abs(runs.load(home / "features", "cpu").probabilities(rows) - expected).max() > 0.05
+    assert metadata_of(file)["calibration"] == calibration.to_json()
+    folder = exporting.export_run(run, "safetensors", tmp_path / "b", say=lambda _: None)
+    assert np.array_equal(exporting.load(folder, "cpu").probabilities(rows), expected)
+
+
+def test_the_knot_to_the_left_is_found_however_many_there_are():
+    for count in (2, 3, 4, 5, 16, 17, 100):
+        knots = np.linspace(0, 1, count)
+        calibration = Calibration("isotonic", x=tuple(knots), y=tuple(knots**2))
+        asked = np.concatenate([knots, np.random.default_rng(count).random(200)]).astype("float32")
+        found = whole.Lines(calibration)(torch.from_numpy(asked))
+        np.testing.assert_allclose(found, calibration.apply(asked), atol=1e-7)
+
+
 # --- safetensors, and what timm knows ------------------------------------------------------------
 
 
@@ -233,6 +276,18 @@ def test_timm_opens_the_folder_and_says_the_same(home, tmp_path, kind):
     np.testing.assert_allclose(found, expected, atol=5e-4 if kind == "frozen" else 1e-5)
 
 
+@pytest.mark.parametrize("kind", ["timm", "frozen"])
+def test_a_temperature_goes_into_the_last_layer(home, kind):
+    predictor = runs.load(home / kind, "cpu")
+    inputs = torch.from_numpy(whole.drawn_inputs(predictor))
+    predictor.calibration = TEMPERATURE
+    everything = whole.Whole(predictor)
+    with torch.inference_mode():
+        expected, _ = everything(inputs)
+        found = hub.timm_model(predictor)(everything.prepare(inputs)).sigmoid()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
 def test_the_config_names_the_labels_as_the_hub_does(home, tmp_path):
     folder = exporting.export_run(home / "timm", "huggingface", tmp_path / "model")
     config = json.loads((folder / hub.CONFIG).read_text())
@@ -263,6 +318,10 @@ def test_timm_gets_no_model_whose_logits_mean_something_else(home):
     predictor = runs.load(home / "timm", "cpu")
     predictor.method = runs.load(home / "spa", "cpu").method
     with pytest.raises(hub.NotLikeTimm, match="spa makes probabilities"):
+        hub.timm_model(predictor)
+    predictor = runs.load(home / "timm", "cpu")
+    predictor.calibration = ISOTONIC
+    with pytest.raises(hub.NotLikeTimm, match="isotonic calibration stands between"):
         hub.timm_model(predictor)
 
 
@@ -354,6 +413,22 @@ def test_it_lies_in_the_runs_folder_unless_said_otherwise(home, tmp_path):
     assert (
         "is there already" in partly_here("export", tmp_path / "run", "--format", "safetensors").err
     )
+
+
+def test_a_second_file_overwrites_nothing_either(home, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_file, "LARGEST_FILE", 100)
+    (tmp_path / "a.onnx.data").write_text("dear")
+    with pytest.raises(RunError, match=r"a\.onnx\.data is there already"):
+        exporting.export_run(home / "features", "onnx", tmp_path / "a.onnx")
+    assert files_of(tmp_path) == {"a.onnx.data": b"dear"}
+
+
+def test_an_empty_folder_is_filled_but_takes_no_files_name(home, tmp_path):
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(RunError, match="is there already"):
+        exporting.export_run(home / "features", "onnx", tmp_path / "mine")
+    exporting.export_run(home / "own", "safetensors", tmp_path / "mine")
+    assert (tmp_path / "mine" / card.CARD).is_file()
 
 
 @pytest.mark.parametrize("format", exporting.FORMATS)

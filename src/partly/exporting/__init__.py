@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from partly import checkpoint, runs, workflow
+from partly.decisions import Calibration
 from partly.errors import ConfigError, RunError
 from partly.exporting import card, hub, onnx_file
 from partly.exporting.card import CARD, PAGE, Card
@@ -55,7 +56,8 @@ def export_run(
     if format == "onnx":
         onnx_file.check_installed()
     place = Path(run) / FORMATS[format] if out is None else Path(out)
-    _check_free(place)
+    place = place if place.name else place.resolve()  # `.` has a name as well
+    _check_free(place, alone=format == "onnx")
     predictor = runs.load(run, "cpu")
     about = card.describe(predictor, Path(run))
     inputs = drawn_inputs(predictor) if images is None else _read(predictor, images, say)
@@ -78,9 +80,10 @@ def _kind(about: Card, drawn: bool) -> str:
     return "pictures drawn by code" if images else "random feature rows"
 
 
-def _check_free(place: Path) -> None:
-    """Nothing that exists is replaced."""
-    if place.exists() and not (place.is_dir() and not any(place.iterdir())):
+def _check_free(place: Path, *, alone: bool) -> None:
+    """Nothing that exists is replaced, but for an empty folder by a folder."""
+    empty = not alone and place.is_dir() and not any(place.iterdir())
+    if place.exists() and not empty:
         raise RunError(f"{place} is there already: remove it, or name another with --out")
 
 
@@ -132,7 +135,10 @@ def _move(written: Path, place: Path) -> None:
         if file.is_file():
             with file.open("rb") as content:
                 os.fsync(content.fileno())
-    for entry in sorted(written.parent.iterdir(), key=lambda entry: entry == written):
+    entries = sorted(written.parent.iterdir(), key=lambda entry: entry == written)
+    for entry in entries:
+        _check_free(place.with_name(entry.name), alone=entry.is_file())
+    for entry in entries:
         entry.replace(place.with_name(entry.name))
 
 
@@ -211,7 +217,8 @@ def load(folder: str | Path, device: str = "auto") -> runs.Predictor:
     try:
         thresholds = np.array(about["thresholds"]) if about["thresholds_fitted"] else None
         config = about["config"] | {"labels": about["labels"]}
-        return runs.restore(config, model, thresholds, device, eye or None)
+        calibration = Calibration.from_json(about["calibration"])
+        return runs.restore(config, model, thresholds, device, eye or None, calibration)
     except (KeyError, TypeError, RuntimeError) as error:
         raise RunError(f"the model in {folder} is damaged: {error!r}") from None
 
@@ -229,4 +236,6 @@ def _ask_timm(
     """What timm's model of a folder answers."""
     with torch.inference_mode():
         logits = hub.read_timm(folder)(Whole(predictor).prepare(torch.from_numpy(inputs)))
-    return predictor.to_probabilities(logits), logits.numpy()
+    calibration = predictor.calibration
+    before = (logits - calibration.shift) / calibration.slope
+    return torch.sigmoid(logits).numpy(), before.numpy()

@@ -31,6 +31,8 @@ def describe(predictor: runs.Predictor, run: Path) -> Card:
         "labels": list(predictor.names),
         "thresholds": _thresholds(predictor),
         "thresholds_fitted": predictor.thresholds is not None,
+        "goal": _goal(run),
+        "calibration": predictor.calibration.to_json(),
         "input": _input(predictor),
         "method": config["method"],
         "options": dict(config["options"]),
@@ -51,6 +53,13 @@ def _thresholds(predictor: runs.Predictor) -> list[float]:
     if predictor.thresholds is None:
         return [THRESHOLD] * len(predictor.names)
     return np.asarray(predictor.thresholds, dtype=float).tolist()
+
+
+def _goal(run: Path) -> str | None:
+    """What the thresholds are best for; None where it was not written down."""
+    if not (run / runs.DECISIONS).is_file():
+        return None
+    return str(checkpoint.read_json(run / runs.DECISIONS)["goal"])
 
 
 def _input(predictor: runs.Predictor) -> Card:
@@ -122,9 +131,11 @@ def _lines(card: Card) -> Iterator[str]:
     yield f"- **Measured**: {_measured_in_words(card['measured'])}"
     yield "- **Thresholds**: " + (
         "one a label, fitted on images that were held out"
+        + (f" (goal {card['goal']})" if card["goal"] else "")
         if card["thresholds_fitted"]
         else f"{THRESHOLD} for every label, for none were fitted"
     )
+    yield f"- **Calibration**: {card['calibration']['kind']}"
     yield f"- **Everything else**: `{CARD}`"
     yield ""
     yield "| label | threshold |"

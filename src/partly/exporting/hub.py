@@ -25,14 +25,20 @@ class NotLikeTimm(Exception):
 
 
 def timm_model(predictor: runs.Predictor) -> nn.Module:
-    """The same network as timm builds it, its logits' σ the probabilities; or `NotLikeTimm`."""
+    """The same network as timm builds it, the σ of its logits the run's probabilities.
+
+    A temperature goes into the last layer, and so does the scale of a frozen backbone's features.
+    Where that cannot be, `NotLikeTimm` says why.
+    """
     name, size = predictor.config["backbone"], predictor.config["image_size"]
     if models.is_own(name):
         raise NotLikeTimm(f"the network {name} is Partly's own")
     if predictor.method.link is not None:
         raise NotLikeTimm(f"{predictor.method.name} makes probabilities of logits in its own way")
+    if predictor.calibration.kind == "isotonic":
+        raise NotLikeTimm("an isotonic calibration stands between its logits and probabilities")
     trained, labels = predictor.model, len(predictor.names)
-    if predictor.eye is not None:  # the features' scale goes into the last layer
+    if predictor.eye is not None:
         joined = models.Classifier(predictor.eye, trained.head.in_features, labels)
         models.take_head(joined, trained)
         trained = joined
@@ -45,8 +51,9 @@ def timm_model(predictor: runs.Predictor) -> nn.Module:
     if unexpected or {n for n, p in model.named_parameters() if id(p) in own} != set(missing):
         raise NotLikeTimm(f"timm's {name} has other layers when it ends in logits")
     with torch.no_grad():
-        last.weight.copy_(trained.head.weight)
-        last.bias.copy_(trained.head.bias)
+        slope, shift = predictor.calibration.slope, predictor.calibration.shift
+        last.weight.copy_(slope * trained.head.weight)
+        last.bias.copy_(slope * trained.head.bias + shift)
     return model.eval()
 
 

@@ -5,6 +5,7 @@ feature rows, to what a user wants: probabilities, and the logits they were made
 try it on.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,11 +15,13 @@ from torch import Tensor, nn
 
 from partly import drawing, runs
 from partly.data import ImageInputs, split_into_chunks
+from partly.decisions import CLOSEST, Calibration
 from partly.errors import DataError
 from partly.labels import LabelTable
 from partly.models import Standardise
 
 TRIED = 16  # inputs that an exported model is tried on
+FURTHEST = math.log((1 - CLOSEST) / CLOSEST)  # from 0, of a logit that a calibration looks at
 
 
 class Normalise(nn.Module):
@@ -36,6 +39,30 @@ class Normalise(nn.Module):
         return (pixels.float() / 255 - self.mean) / self.deviation
 
 
+class Lines(nn.Module):
+    """An isotonic calibration: straight lines between knots, as `np.interp` draws them.
+
+    ONNX has no search in a sorted list, so the knot to the left is found by halving.
+    """
+
+    x: Tensor
+    y: Tensor
+
+    def __init__(self, calibration: Calibration) -> None:
+        super().__init__()
+        self.register_buffer("x", torch.tensor(calibration.x, dtype=torch.float64))
+        self.register_buffer("y", torch.tensor(calibration.y, dtype=torch.float64))
+
+    def forward(self, probabilities: Tensor) -> Tensor:
+        wanted, last = probabilities.double(), len(self.x) - 2
+        left = torch.zeros_like(wanted, dtype=torch.int64)
+        for power in reversed(range(last.bit_length())):
+            further = (left + 2**power).clamp(max=last)
+            left = torch.where(self.x[further] <= wanted, further, left)
+        share = (wanted - self.x[left]) / (self.x[left + 1] - self.x[left])
+        return torch.lerp(self.y[left], self.y[left + 1], share).float()
+
+
 class Whole(nn.Module):
     """uint8 pixels [B, 3, S, S], or feature rows [B, F], -> probabilities, logits [B, L]."""
 
@@ -47,11 +74,26 @@ class Whole(nn.Module):
         self.eye = predictor.eye or nn.Identity()
         self.model = predictor.model
         self.method, self.options = predictor.method, predictor.config["options"]
+        self.calibration = predictor.calibration
+        self.lines = Lines(self.calibration) if self.calibration.kind == "isotonic" else None
         self.eval()
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         logits = self.model(self.eye(self.prepare(inputs)))
-        return self.method.probability(logits, self.options), logits
+        return self.calibrated(logits), logits
+
+    def calibrated(self, logits: Tensor) -> Tensor:
+        """What `Predictor.to_probabilities` says, in operations that a graph can hold."""
+        probabilities = self.method.probability(logits, self.options)
+        if self.lines is not None:
+            return self.lines(probabilities)
+        if self.calibration.kind == "none":
+            return probabilities
+        # Of a σ the logit is at hand, and exact: 1 - p has few digits left where p is close to 1.
+        log_odds = logits.clamp(-FURTHEST, FURTHEST)
+        if self.method.link is not None:
+            log_odds = torch.logit(probabilities, CLOSEST)
+        return torch.sigmoid(self.calibration.slope * log_odds + self.calibration.shift)
 
     @property
     def looks_at_images(self) -> bool:
