@@ -143,8 +143,7 @@ def test_a_frozen_backbone_and_its_head_are_one_graph(home, onnx_files):
         predictor := runs.load(home / "frozen", "cpu"), table_of(predictor, photographs(home))
     )
     found, _ = onnx_file.answers(onnx_files["frozen"], pixels)
-    # `predict` keeps features in 16 bits, which moves a probability by up to 3e-4.
-    np.testing.assert_allclose(found, predicted(home, "frozen"), atol=5e-4)
+    np.testing.assert_allclose(found, predicted(home, "frozen"), atol=1e-4)
 
 
 def test_the_metadata_say_what_the_model_is(home, onnx_files):
@@ -285,7 +284,8 @@ def test_a_temperature_goes_into_the_last_layer(home, kind):
     with torch.inference_mode():
         expected, _ = everything(inputs)
         found = hub.timm_model(predictor)(everything.prepare(inputs)).sigmoid()
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    # A frozen backbone's features are rounded to 16 bits, but not in timm's model.
+    np.testing.assert_allclose(found, expected, atol=5e-4 if kind == "frozen" else 1e-5)
 
 
 def test_the_config_names_the_labels_as_the_hub_does(home, tmp_path):

@@ -6,8 +6,11 @@ it is opened again with onnxruntime, for a graph that was written need not run.
 
 import importlib.util
 import json
+import logging
+import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,26 +51,50 @@ def write(whole: Whole, example: np.ndarray, about: Mapping[str, Any], place: Pa
 
 
 def _translated(whole: Whole, example: np.ndarray) -> Any:
-    name = "pixels" if whole.looks_at_images else "features"
+    """The graph. What PyTorch cannot translate as it is, it may when it is in pieces."""
     rows = torch.from_numpy(example[:2])  # one row would be taken for a constant
+    free = ({0: torch.export.Dim("batch")},)
+    named: dict[str, Any] = {
+        "input_names": ["pixels" if whole.looks_at_images else "features"],
+        "output_names": list(OUTPUTS),
+        "opset_version": OPSET,
+        "dynamo": True,
+        "verbose": False,
+    }
+    with _quiet():
+        try:
+            return torch.onnx.export(whole, (rows,), dynamic_shapes=free, **named)
+        except Exception as error:
+            problem = _innermost(error)
+        try:
+            pieces = torch.export.export(whole, (rows,), dynamic_shapes=free).run_decompositions()
+            return torch.onnx.export(pieces, **named)
+        except Exception:  # what PyTorch cannot translate fails in many ways; the first says most
+            pass
+    raise ConfigError(
+        f"this model cannot be written as ONNX: {problem}; --format safetensors takes any"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch and onnxscript say of their own code."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what torch will change in its own code
-            return torch.onnx.export(
-                whole,
-                (rows,),
-                dynamo=True,
-                verbose=False,
-                opset_version=OPSET,
-                input_names=[name],
-                output_names=list(OUTPUTS),
-                dynamic_shapes=({0: torch.export.Dim("batch")},),
-            )
-    except Exception as error:  # what PyTorch cannot translate fails in many ways
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConfigError(
-            f"this model cannot be written as ONNX: {reason[0]}; --format safetensors takes any"
-        ) from None
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _innermost(error: BaseException) -> str:
+    """The first line of what began it: what is raised last speaks of steps and of reports."""
+    while (cause := error.__cause__ or error.__context__) is not None:
+        error = cause
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def answers(place: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -79,9 +106,9 @@ def answers(place: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         name = session.get_inputs()[0].name
         parts = [session.run(list(OUTPUTS), {name: part}) for part in (inputs[:1], inputs[1:])]
     except Exception as error:  # onnxruntime's errors have no common class
-        reason = str(error).strip().splitlines()[0]
         raise ConfigError(
-            f"onnxruntime does not run this model: {reason}; --format safetensors takes any"
+            f"onnxruntime does not run this model: {_innermost(error)}; --format safetensors takes "
+            "any"
         ) from None
     probabilities, logits = (np.concatenate(blocks) for blocks in zip(*parts, strict=True))
     return probabilities, logits

@@ -17,6 +17,7 @@ from partly import drawing, runs
 from partly.data import ImageInputs, split_into_chunks
 from partly.decisions import CLOSEST, Calibration
 from partly.errors import DataError
+from partly.features import LARGEST
 from partly.labels import LabelTable
 from partly.models import Standardise
 
@@ -37,6 +38,17 @@ class Normalise(nn.Module):
 
     def forward(self, pixels: Tensor) -> Tensor:
         return (pixels.float() / 255 - self.mean) / self.deviation
+
+
+class Rounded(nn.Module):
+    """A frozen backbone as `predict` knows it: its features are kept in 16 bits."""
+
+    def __init__(self, eye: nn.Module) -> None:
+        super().__init__()
+        self.eye = eye
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return self.eye(pictures).clamp(-LARGEST, LARGEST).half().float()
 
 
 class Lines(nn.Module):
@@ -71,7 +83,7 @@ class Whole(nn.Module):
         self.prepare: nn.Module = nn.Identity()
         if predictor.config["features"] is None or predictor.eye is not None:
             self.prepare = Normalise(*runs.look_of(predictor.config).statistics())
-        self.eye = predictor.eye or nn.Identity()
+        self.eye = nn.Identity() if predictor.eye is None else Rounded(predictor.eye)
         self.model = predictor.model
         self.method, self.options = predictor.method, predictor.config["options"]
         self.calibration = predictor.calibration
