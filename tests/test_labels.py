@@ -1,6 +1,7 @@
 """The label table: encoding, storage, order, counts, hash, and everything it refuses."""
 
 import hashlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -402,3 +403,27 @@ def test_check_trainable_wants_something_to_look_at() -> None:
         check_trainable(table())
     check_trainable(table(features=np.zeros((4, 1))))
     check_trainable(table(paths=np.array(["a", "b", "c", "d"])))
+
+
+def test_what_people_were_asked_about_stays_marked_and_can_be_left_out() -> None:
+    made = table()
+    asked = np.array([False, False, True, True, True, False])
+    marked = replace(made, asked=asked)
+    rows, columns = made.rows[asked], made.indices[asked]
+    cells = {(int(row), int(column)) for row, column in zip(rows, columns, strict=True)}
+
+    def asked_in(some: LabelTable, rows: list[int]) -> set[tuple[int, int]]:
+        assert some.asked is not None
+        places = zip(some.rows[some.asked], some.indices[some.asked], strict=True)
+        return {(rows[row], int(column)) for row, column in places}
+
+    assert asked_in(marked.take(np.array([3, 0, 2])), [3, 0, 2]) == {c for c in cells if c[0] != 1}
+    assert asked_in(marked.take(np.array([1, 2])), [1, 2]) == {c for c in cells if c[0] in (1, 2)}
+    assert asked_in(marked.keep(marked.values == 1), [0, 1, 2, 3]) == {
+        cell for cell in cells if DENSE[cell] == 1
+    }
+    # Of the last two labels no other positive is known: there, all that is known stays.
+    assert marked.drawn().dense().tolist() == [[1, -1, 0], [-1, -1, -1], [-1, 1, 1], [-1, 0, -1]]
+    assert made.drawn() is made
+    with pytest.raises(LabelError, match="1 marks of asked entries"):
+        replace(made, asked=asked[:1])

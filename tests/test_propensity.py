@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+from partly import answers
+from partly.answers import Answer
 from partly.errors import ConfigError
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -201,3 +203,44 @@ def test_where_all_is_known_a_given_number_changes_nothing():
     assert facts.positive.tolist() == [1, 1]
     assert facts.negative.tolist() == [1, 1]
     assert "changes nothing" in facts.source
+
+
+def asked_about(start: np.ndarray, truth: np.ndarray, cells: list[tuple[int, int]]) -> LabelTable:
+    """A table in which people were asked about some cells."""
+    names = [str(column) for column in range(truth.shape[1])]
+    table = LabelTable.from_dense(start, names=names)
+    given = [Answer(str(row), str(column), int(truth[row, column])) for row, column in cells]
+    return answers.apply(table, given)
+
+
+def test_what_people_were_asked_about_does_not_change_the_priors() -> None:
+    truth = (np.random.default_rng(0).random((2000, 3)) < [0.1, 0.2, 0.5]).astype(np.int8)
+    start = hide(truth, "pal:0.3", seed=0)
+    positive = [(int(row), int(column)) for row, column in np.argwhere((truth == 1) & (start < 0))]
+    before = estimate(LabelTable.from_dense(start))
+    after = estimate(asked_about(start, truth, positive[:400]))
+    np.testing.assert_allclose(after.priors, before.priors, rtol=0.01)
+    np.testing.assert_allclose(after.positive, after.negative)  # unknown says nothing, as before
+    assert "people were asked about 400 more" in after.source
+
+
+def test_answers_to_data_of_positives_alone_are_a_few_negatives_not_a_sample() -> None:
+    truth = (np.random.default_rng(0).random((2000, 3)) < [0.1, 0.2, 0.5]).astype(np.int8)
+    start = hide(truth, "ppl:0.5", seed=0)
+    unknown = [(int(row), int(column)) for row, column in np.argwhere(start < 0)]
+    table = asked_about(start, truth, unknown[:60])
+    after = estimate(table, expected_positives=0.8)
+    np.testing.assert_allclose(after.priors, [0.1, 0.2, 0.5], atol=0.06)
+    counts = table.counts_by_label()
+    np.testing.assert_allclose(after.negative, counts.negative / (2000 * (1 - after.priors)))
+    assert (after.negative < 0.03).all()
+    assert after.positive == pytest.approx(counts.positive / (2000 * after.priors))
+
+
+def test_where_all_that_is_known_was_asked_it_is_all_there_is_to_go_by() -> None:
+    start = np.full((100, 2), -1, dtype=np.int8)
+    truth = np.tile(np.array([[1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.int8), (25, 1))
+    cells = [(row, column) for row in range(40) for column in range(2)]
+    table = asked_about(start, truth, cells)
+    assert table.drawn().known == 80
+    np.testing.assert_allclose(estimate(table).priors, 0.25, atol=0.01)

@@ -18,7 +18,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -159,9 +159,7 @@ def apply(table: LabelTable, answers: Iterable[Answer]) -> LabelTable:
     cells = latest(answers)
     if not cells:
         return table
-    columns_of = {name: column for column, name in enumerate(table.names)}
-    images = index_in(Texts.of([image for image, _ in cells]), table.ids)
-    columns = np.array([columns_of.get(label, -1) for _, label in cells], dtype=np.int64)
+    images, columns = _places(table, cells)
     values = np.array([answer.value for answer in cells.values()], dtype=np.int64)
     here = (images >= 0) & (columns >= 0)
     asked = images[here] * len(table.names) + columns[here]
@@ -179,7 +177,25 @@ def apply(table: LabelTable, answers: Iterable[Answer]) -> LabelTable:
         splits=table.splits,
         notes=(*table.notes, *_notes(table, cells, here, int((~kept).sum()))),
     )
-    return changed
+    after = changed.rows * len(table.names) + changed.indices
+    return replace(changed, asked=np.isin(after, asked), checked=True)
+
+
+def answered(table: LabelTable, answers: Iterable[Answer]) -> np.ndarray:
+    """The cells row·L + column that somebody has answered, ascending, "cannot tell" among them."""
+    images, columns = _places(table, latest(answers))
+    here = (images >= 0) & (columns >= 0)
+    return np.unique(images[here] * len(table.names) + columns[here])
+
+
+def _places(
+    table: LabelTable, cells: Mapping[tuple[str, str], Answer]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of each cell (image, label), -1 where the table does not have it."""
+    columns_of = {name: column for column, name in enumerate(table.names)}
+    images = index_in(Texts.of([image for image, _ in cells]), table.ids)
+    columns = np.array([columns_of.get(label, -1) for _, label in cells], dtype=np.int64)
+    return images, columns
 
 
 def _notes(

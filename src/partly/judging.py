@@ -42,12 +42,15 @@ SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 def hold_out(
     table: LabelTable, truth: LabelTable | None, config: Config
 ) -> tuple[LabelTable, LabelTable | None, LabelTable | None]:
-    """(train, validation, truth of train). Too few images to judge by stay in the training set."""
+    """(train, validation, truth of train). Too few images to judge by stay in the training set.
+
+    What people were asked about was chosen for being hard: it is not judged by.
+    """
     rows, aside = np.arange(len(table)), drawn_aside(len(table), config)
     if not aside.any():
         return table, None, truth
     kept_truth = None if truth is None else truth.take(rows[~aside])
-    return table.take(rows[~aside]), table.take(rows[aside]), kept_truth
+    return table.take(rows[~aside]), table.take(rows[aside]).drawn(), kept_truth
 
 
 def drawn_aside(images: int, config: Config) -> np.ndarray:

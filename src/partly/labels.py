@@ -118,6 +118,8 @@ class LabelTable:
     compressed sparse rows of the known entries, columns ascending within a row.
     paths: [N] image files, or features: [N, F] rows of numbers: what a model looks at.
     splits: [N] of "train", "validation", "test", where the data set comes with them.
+    asked: [K] which known entries people were asked about, where some were: somebody chose those
+    cells, so that they say nothing about how frequent a label is.
     notes: sentences on what a reader did that its user should know; not part of the content.
 
     >>> labels = np.array([[1, 0, -1], [-1, 1, -1]])
@@ -137,6 +139,7 @@ class LabelTable:
     features: np.ndarray | None = None
     splits: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    asked: np.ndarray | None = None
     checked: InitVar[bool] = False  # True: made from a table that passed its checks
 
     def __post_init__(self, checked: bool) -> None:
@@ -292,6 +295,7 @@ class LabelTable:
             indptr=np.concatenate([[0], np.cumsum(lengths)]),
             indices=self.indices[positions],
             values=self.values[positions],
+            asked=None if self.asked is None else self.asked[positions],
             paths=None if self.paths is None else self.paths[rows],
             features=None if self.features is None else self.features[rows],
             splits=None if self.splits is None else self.splits[rows],
@@ -307,6 +311,7 @@ class LabelTable:
             indptr=self.indptr[first : end + 1] - self.indptr[first],
             indices=self.indices[entries],
             values=self.values[entries],
+            asked=None if self.asked is None else self.asked[entries],
             paths=None if self.paths is None else self.paths[first:end],
             features=None if self.features is None else self.features[first:end],
             splits=None if self.splits is None else self.splits[first:end],
@@ -321,8 +326,19 @@ class LabelTable:
             indptr=np.concatenate([[0], np.cumsum(kept_per_row)]),
             indices=self.indices[kept],
             values=self.values[kept],
+            asked=None if self.asked is None else self.asked[kept],
             checked=True,
         )
+
+    def drawn(self) -> "LabelTable":
+        """The table without what people were asked about, but for labels of which no positive is
+        known otherwise: there that is all that is known."""
+        if self.asked is None:
+            return self
+        otherwise = self.indices[~self.asked & (self.values == POSITIVE)]
+        known_otherwise = np.bincount(otherwise, minlength=len(self.names)) > 0
+        drawn = ~self.asked | ~known_otherwise[self.indices]
+        return replace(self.keep(drawn), asked=None, checked=True)
 
     def part(self, split: str) -> "LabelTable | None":
         """The rows of one split; None when there are none. A table without splits is all train."""
@@ -366,6 +382,7 @@ class LabelTable:
             indptr=mapped(self.indptr),
             indices=mapped(self.indices),
             values=mapped(self.values),
+            asked=None if self.asked is None else mapped(self.asked),
             features=None if self.features is None else mapped(self.features),
             splits=None if self.splits is None else mapped(self.splits),
             checked=True,
@@ -374,7 +391,7 @@ class LabelTable:
     @property
     def size(self) -> int:
         """Bytes in memory, or in its mapped files."""
-        arrays = [self.indptr, self.indices, self.values, self.features, self.splits]
+        arrays = [self.indptr, self.indices, self.values, self.asked, self.features, self.splits]
         texts = [
             part
             for text in (self.ids, self.paths)
@@ -518,6 +535,8 @@ def _table_problems(table: LabelTable) -> Iterator[str]:
     entries = len(table.indices), len(table.values)
     if len(table.indptr) != count + 1 or entries != (table.indptr[-1], table.indptr[-1]):
         yield f"indptr, indices and values do not describe {count} rows; use from_entries"
+    if table.asked is not None and len(table.asked) != len(table.values):
+        yield f"{len(table.asked)} marks of asked entries for {len(table.values)} known ones"
     for what, texts in (("image id", table.ids), ("label name", Texts.of(table.names))):
         if not len(texts):
             yield f"there is no {what}: the table is empty"

@@ -48,7 +48,12 @@ def estimate(
     - some labels with known negatives, of others only positives known: ρ = 1 for those, and the
       others have one c₊, with which the priors add up to k or, k not given, the guess.
     - only positives known: c₊ = known positives / (N·k) or, k not given, the guess; it is said.
+    - people were asked about cells that somebody chose: the others say what the priors are. Where
+      only positives are known of those, c₊ and c₋ follow from the priors and all that is known.
     """
+    if table.asked is not None and table.asked.any():
+        drawn = estimate(table.drawn(), expected_positives, guessed_share=guessed_share)
+        return _after_asking(drawn, table)
     counts = table.counts_by_label()
     images, labels = len(table), len(table.names)
     positives = int(counts.positive.sum())
@@ -85,11 +90,34 @@ def estimate_others(
     expected_positives: as training took it to be. Only where no negative is known is it needed;
     there may be more of them here. guessed_share: what else is known of it.
     """
-    counts = table.counts_by_label()
+    counts = table.drawn().counts_by_label()
     full = table.known == len(table) * len(table.names)
     if expected_positives is None or full or counts.negative.any():
         return estimate(table, guessed_share=guessed_share)
     return estimate(table, max(expected_positives, counts.positive.sum() / len(table)))
+
+
+def _after_asking(drawn: Propensity, table: LabelTable) -> Propensity:
+    """What holds of a table in which people were asked about some cells. drawn: of the others.
+
+    Where negatives were known before, an unknown entry says as much as it did: asking depends on
+    the image, and the model sees that.
+    """
+    assert table.asked is not None
+    counts, images = table.counts_by_label(), len(table)
+    priors = np.clip(drawn.priors, counts.positive / images, 0.99)
+    one_sided = drawn.negative == 0
+    c_positive = np.minimum(counts.positive / (images * priors), 1.0)
+    c_negative = np.minimum(counts.negative / (images * (1 - priors)), 1.0)
+    return Propensity(
+        np.where(one_sided, c_positive, drawn.positive),
+        np.where(one_sided, c_negative, drawn.negative),
+        priors,
+        float(priors.sum()),
+        False if counts.negative.any() else drawn.single,
+        f"{drawn.source}; people were asked about {int(table.asked.sum()):,} more, which say "
+        "nothing about how frequent a label is",
+    )
 
 
 def only_positives(table: LabelTable) -> np.ndarray:

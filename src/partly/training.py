@@ -299,6 +299,7 @@ def guess_known_share(table: LabelTable, config: Config, quiet: bool) -> float |
     None where there is no such label or too little to learn from, and where images would be looked
     at with random weights. config: complete.
     """
+    table = table.drawn()  # without cells that somebody chose to ask about
     one_sided, on_images = propensity.only_positives(table), table.features is None
     known = int(table.counts_by_label().positive[one_sided].sum())
     if known < counting.FEW:
