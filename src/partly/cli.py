@@ -748,6 +748,89 @@ def export(
 
 
 @app.command()
+def suggest(
+    run: Run,
+    data: Data,
+    budget: Annotated[int, typer.Option(help="how many questions")] = 500,
+    out: Annotated[Path, typer.Option(help=".csv, or .json for Label Studio")] = Path("ask.csv"),
+    suspects: Annotated[
+        int, typer.Option(help="so many of them, at most, about known labels that look wrong")
+    ] = 0,
+    opening: Annotated[
+        float,
+        typer.Option(
+            help="what it costs to open an image, in answers: the more, the more questions are "
+            "asked about one image"
+        ),
+    ] = 1.0,
+    part: Annotated[str, typer.Option(help="train, validation or test")] = "train",
+    as_: Annotated[
+        str | None, typer.Option("--as", help="csv or labelstudio [by the suffix of --out]")
+    ] = None,
+    root: Annotated[
+        Path | None,
+        typer.Option(help="folder that Label Studio serves images from [the one DATA lies in]"),
+    ] = None,
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+    on_bad_image: OnBadImage = None,
+    verify: Verify = None,
+    device: Device = None,
+) -> None:
+    """Write which unknown labels to ask a person about next: those that teach the model most.
+
+    Fill in the column `value` (1 yes, 0 no, -1 cannot tell), or label in Label Studio and export as
+    JSON; `partly answers DATA FILE` takes it in, and `partly train DATA` learns from it.
+
+    Example: `partly suggest runs/first data.csv --budget 500 --suspects 50 --out ask.csv`
+    """
+    arguments = locals()
+    from partly.asking import suggest_run
+
+    suggest_run(
+        run,
+        _source(data, arguments),
+        out,
+        budget=budget,
+        suspects=suspects,
+        opening=opening,
+        part=part,
+        format=as_,
+        root=root,
+        device=device or "auto",
+        say=_say,
+    )
+
+
+@app.command()
+def answers(
+    data: Data,
+    file: Annotated[
+        Path | None, typer.Argument(help="a filled-in .csv, or a .json that Label Studio exported")
+    ] = None,
+    by: Annotated[str, typer.Option(help="who answered")] = "",
+    format: Format = None,
+    read: Read = None,
+    convention: Convention = None,
+) -> None:
+    """Take people's answers into the journal beside the data; without a file, say what it holds.
+
+    The data itself is never written to. The last answer about a cell counts.
+
+    Example: `partly answers data.csv ask.csv --by anna`
+    """
+    arguments = locals()
+    from partly.asking import describe_answers, take_answers
+
+    source = _source(data, arguments)
+    if file is None:
+        describe_answers(source, say=_say)
+    else:
+        take_answers(source, file, by=by, say=_say)
+
+
+@app.command()
 def compare(
     data: Data,
     out: Annotated[Path, typer.Option(help="folder of the comparison")] = Path("runs/compare"),

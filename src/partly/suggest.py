@@ -25,7 +25,8 @@ from partly.labels import POSITIVE, UNKNOWN, LabelTable
 # [N, L], or a function that says them of some rows: then they never exist all at once.
 Probabilities = np.ndarray | Callable[[np.ndarray], np.ndarray]
 
-ROWS = 4096  # that are looked at together
+ROWS = 4096  # that are looked at together, unless they have
+CELLS = 2**24  # of them
 OPENING = 1.0  # what it costs to open an image, in answers
 IMAGINED = (
     5.0  # known positives that every label begins with: even without any, the first adds so much
@@ -77,12 +78,13 @@ def questions(
     *,
     budget: int,
     opening: float = OPENING,
+    leave_out: np.ndarray | None = None,
 ) -> list[Question]:
     """The unknown cells to ask about next, at most `budget`: the best images first, the questions
     of one image together.
 
     labels: a table, or [N, L] of 1, 0 and -1. opening: what it costs to open an image, in answers;
-    0 chooses each cell for itself.
+    0 chooses each cell for itself. leave_out: cells row·L + column that are not asked about.
     """
     table = _checked(probabilities, labels, budget)
     if opening < 0:
@@ -93,20 +95,25 @@ def questions(
         table,
         budget * SPARE,
         lambda p, known: np.where(known == UNKNOWN, doubt(p) / level, 0.0),
+        leave_out,
     )
     found = found._replace(worth=doubt(found.probabilities) * prices(found, level, budget))
     return _by_image(found, budget, opening).questions()
 
 
 def suspects(
-    probabilities: Probabilities, labels: LabelTable | np.ndarray, *, budget: int
+    probabilities: Probabilities,
+    labels: LabelTable | np.ndarray,
+    *,
+    budget: int,
+    leave_out: np.ndarray | None = None,
 ) -> list[Question]:
     """The known cells that look wrong, at most `budget`, the worst first.
 
     gain: minus the logarithm of the probability that the model gives to what is known.
     """
     table = _checked(probabilities, labels, budget)
-    found = _best_cells(probabilities, table, budget, surprise)
+    found = _best_cells(probabilities, table, budget, surprise, leave_out)
     found = found.take(found.worth > -np.log(0.5))  # what the model would decide otherwise
     return found.take(np.lexsort((found.columns, found.rows, -found.worth))).questions()
 
@@ -174,12 +181,17 @@ def _best_cells(
     table: LabelTable,
     count: int,
     worth: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    leave_out: np.ndarray | None,
 ) -> Cells:
     """The cells that are worth most, of those worth anything, in memory for twice `count`."""
     kept: list[Cells] = []
-    for rows in _blocks(len(table)):
+    labels = len(table.names)
+    left_out = np.zeros(0, np.int64) if leave_out is None else np.sort(leave_out)
+    for rows in _blocks(len(table), max(1, min(ROWS, CELLS // labels))):
         p, known = _of_rows(probabilities, rows), table.dense(rows)
         value = worth(p, known)
+        ends = np.searchsorted(left_out, [rows[0] * labels, (rows[-1] + 1) * labels])
+        value.reshape(-1)[left_out[slice(*ends)] - rows[0] * labels] = 0
         lines, columns = np.nonzero(value > 0)
         kept.append(
             Cells(
@@ -199,9 +211,9 @@ def _joined(parts: list[Cells]) -> Cells:
     return Cells(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 
-def _blocks(count: int) -> Iterator[np.ndarray]:
-    for first in range(0, count, ROWS):
-        yield np.arange(first, min(first + ROWS, count))
+def _blocks(count: int, size: int) -> Iterator[np.ndarray]:
+    for first in range(0, count, size):
+        yield np.arange(first, min(first + size, count))
 
 
 def _of_rows(probabilities: Probabilities, rows: np.ndarray) -> np.ndarray:
