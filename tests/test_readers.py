@@ -530,15 +530,6 @@ def test_a_column_called_label_may_hold_values(tmp_path: Path) -> None:
     refuses(written(tmp_path, "path,label\na.jpg,1\nb.jpg,maybe\n"), "'maybe' is not a label")
 
 
-def test_a_table_of_ticks_may_mean_that_nothing_is_negative(tmp_path: Path) -> None:
-    path = written(tmp_path, "path,cat,dog\na.jpg,1,0\nb.jpg,0,0\n")
-    assert said(read(path), "where 0 means 'not ticked' .* say --convention signed")
-    ticked = read(path, convention="signed")
-    assert ticked.dense().tolist() == [[1, -1], [-1, -1]]
-    assert not ticked.notes
-    assert not read(written(tmp_path, "path,cat,dog\na.jpg,1,0\nb.jpg,,0\n")).notes
-
-
 def test_contradictions_of_a_long_parquet_name_its_rows(tmp_path: Path) -> None:
     columns = {"image": ["a", "a"], "label": ["cat", "cat"], "value": [0.0, 1.0]}
     error = refuses(as_parquet(tmp_path, columns), "positive in row 1, negative in row 0")

@@ -333,3 +333,19 @@ def test_a_pack_is_a_data_set_like_any_other(home, tmp_path):
     assert workflow.predict_run(home / "pictures", tmp_path / "packed", scores) == 200
     tar = tmp_path / "packed" / "images-00000.tar"
     assert workflow.predict_run(home / "pictures", tar, tmp_path / "members.csv") == 200
+
+
+def test_ticks_that_leave_no_blank_are_told_of_a_convention_with_blanks(tmp_path):
+    path = tmp_path / "ticks.csv"
+    write_pictures(tmp_path, 30)
+    labels = np.random.default_rng(0).integers(0, 2, (30, 3))
+    write_manifest(path, labels)
+    quick = ("--backbone", "small:8", "--image-size", 16, "--epochs", 1)
+    hint = "if 0 means 'not ticked'"
+    assert hint in partly_works("check", path).out
+    assert hint in partly_works("train", path, "--out", tmp_path / "a", *quick).out
+    signed = ("--convention", "signed")
+    assert hint not in partly_works("check", path, *signed).out
+    assert hint not in partly_works("train", path, "--out", tmp_path / "b", *quick, *signed).out
+    study = ("--hide", "pal:0.5")
+    assert hint not in partly_works("train", path, "--out", tmp_path / "c", *quick, *study).out

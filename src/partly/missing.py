@@ -15,6 +15,10 @@ ALMOST_ALL = 0.95  # this share of images makes a pattern a rule
 FEW_PATTERNS = 10  # more ways in which labels are known together are no blocks
 PLAUSIBLE_SHARE, PLAUSIBLE_POSITIVES = 0.2, 20  # of the labels positive, and positives an image
 ONE_POSITIVE = 0.999
+NO_BLANKS = (
+    "nothing is unknown; if 0 means 'not ticked' rather than 'no', say --convention signed, with "
+    "which 0 is unknown"
+)
 
 NAMES = {
     "none": "nothing is known",
@@ -157,7 +161,9 @@ def _evidence(name: str, figures: dict[str, Any], known: Known) -> list[str]:
     ]
     if name in ("ppl", "spl"):
         return sentences + _evidence_of_positives(name, figures, known)
-    if name == "fal" or figures["image_dispersion"] is None:
+    if name == "fal":
+        return [*sentences, NO_BLANKS]
+    if figures["image_dispersion"] is None:
         return sentences
     low, high = figures["label_rates"]
     spread = "no more apart than" if _random_by_label(figures) else "further apart than"

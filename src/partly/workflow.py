@@ -32,6 +32,7 @@ from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
 from partly.images import SUFFIXES
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
+from partly.missing import NO_BLANKS
 from partly.readers import FORMATS, arrays, manifest
 from partly.readers.common import counted
 from partly.report import run_report
@@ -83,6 +84,8 @@ def train_run(
         say(f"{config.method} is a reference: it is given the labels that {hidden} would hide")
         known = full
     say(describe(known))
+    if hidden is None and known.known == len(known) * len(known.names):
+        say(NO_BLANKS)
     predictor = train(
         known,
         config,

@@ -284,11 +284,6 @@ def _read_wide(
         if not name
     ]
     raise_if(problems + contradictions, DataError if problems else LabelError)
-    if words["0"] == NEGATIVE and (labels != UNKNOWN).all():
-        notes.append(
-            "every cell is 1 or 0, so nothing is unknown; where 0 means 'not ticked' rather than "
-            "'no', say --convention signed: there 0 is unknown"
-        )
     return LabelTable.from_dense(labels, names=names, notes=notes, **images.of_table())
 
 
