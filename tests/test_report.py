@@ -30,7 +30,10 @@ from partly.training import Config, train
 
 SCRIPT = "<script>alert('$x$')</script>"
 NAMES = ("cat", SCRIPT, "street & road", "猫", "nobody has it", "dog")
-FILES = (runs.CONFIG, runs.METRICS, runs.AUDIT, runs.THRESHOLDS, runs.EVALUATION, runs.DIAGNOSIS)
+FILES = (
+    *(runs.CONFIG, runs.METRICS, runs.AUDIT, runs.THRESHOLDS, runs.DECISIONS),
+    *(runs.EVALUATION, runs.DIAGNOSIS),
+)
 VOID = {"meta", "img", "br"}
 
 
@@ -456,8 +459,49 @@ def test_the_table_of_decisions_is_that_of_the_files(trained, run_page):
     assert "–" in rows[NAMES.index("nobody has it")]
 
 
+def test_what_thresholds_were_fitted_for(folder):
+    fitted = checkpoint.read_json(folder / runs.DECISIONS)
+    images, few = fitted["images"], sum(row["by_model"] for row in fitted["labels"].values())
+    page = Page(run_report(folder))
+    assert f"for the best F1 on {images} other images that it was not trained on." in page.text
+    assert few > 0  # nobody has one of them
+    assert f"Of {few} label{'s' * (few > 1)} too few positives were known there" in page.text
+    assert "anew" not in page.text
+    for goal, words in (
+        ("precision:0.9", "a precision of 90 % or more"),
+        ("cost:1:5", "the lowest cost (1 for a false positive, 5 for a miss)"),
+    ):
+        change(folder / runs.DECISIONS, goal=goal)
+        assert f"fitted for {words} on {images}" in Page(run_report(folder)).text
+
+
+def test_thresholds_that_were_fitted_anew_are_told_from_those_that_were_measured(folder):
+    fitted = checkpoint.read_json(folder / runs.DECISIONS)["labels"]
+    fitted["cat"]["threshold"] += 0.01
+    change(folder / runs.DECISIONS, labels=fitted)
+    text = Page(run_report(folder)).text
+    assert "Thresholds were fitted anew since. The table, the curves and the mistakes" in text
+
+
+def test_without_a_test_part_the_page_says_what_thresholds_promise(folder):
+    fitted = checkpoint.read_json(folder / runs.DECISIONS)
+    for name in (runs.EVALUATION, runs.DIAGNOSIS):
+        (folder / name).unlink()
+    page = Page(run_report(folder))
+    assert "Not measured: the data has no test part." in page.text
+    assert f"fitted for the best F1 on {fitted['images']} images" in page.text
+    head, *rows = page.regions["Table of decisions"]
+    assert head == ["Label", "Threshold", "Precision", "Recall", "Known positives"]
+    for name, row in zip(NAMES, rows, strict=True):
+        own = fitted["labels"][name]
+        shares = ["–" if own[key] is None else points(own[key]) for key in ("precision", "recall")]
+        threshold, positives = f"{own['threshold']:.3f}", str(own["known_positives"])
+        assert row == [name, threshold, *shares, positives]
+
+
 def test_without_thresholds_the_page_says_that_half_decides(folder):
     change(folder / runs.DIAGNOSIS, tuned=False)
+    (folder / runs.DECISIONS).unlink()
     text = Page(run_report(folder)).text
     assert "by the threshold 0.5: there were no images to fit others on" in text
     assert "By 0.5 the model calls" in text
@@ -505,9 +549,15 @@ def test_only_positives_are_known_of_the_test_part(folder):
     labels = np.where(np.random.default_rng(0).random((50, len(NAMES))) < 0.3, 1, -1)
     table = LabelTable.from_dense(labels, names=NAMES)
     probabilities = np.random.default_rng(1).random(labels.shape)
-    precisions = metrics.average_precision(probabilities, labels).tolist()
-    checkpoint.write_json(folder / runs.DIAGNOSIS, diagnose(probabilities, table, precisions))
+    measured = metrics.evaluate(probabilities, labels)
+    change(folder / runs.EVALUATION, images=50, metrics=measured)
+    checkpoint.write_json(folder / runs.DIAGNOSIS, diagnose(probabilities, table, measured["AP"]))
     page = Page(run_report(folder))
+    found = ((probabilities >= 0.5) & (labels == 1)).sum() / (labels == 1).sum()
+    assert f"Recall {points(found)} of {(labels == 1).sum()} known positives, at 0.5" in page.text
+    assert f"Predicted {(probabilities >= 0.5).sum() / 50:.2f} labels an image" in page.text
+    assert "mAP 100.0" not in page.text
+    assert "AP of each label by its known positives" not in page.descriptions
     assert "The test part has no known negative: whatever the model says" in page.text
     assert "Calibration" not in page.marked["h2"]
     assert "All labels together" not in page.descriptions
@@ -520,7 +570,7 @@ def test_the_best_and_the_worst_pseudo_labels(folder):
     columns = ("average_precision", "mean_absolute_error", "mean_pseudo_label", "share_positive")
     by_label = dict(zip(columns, np.random.default_rng(2).random((4, count)).tolist(), strict=True))
     by_label["average_precision"][7] = None
-    for name in (runs.EVALUATION, runs.DIAGNOSIS, runs.THRESHOLDS):
+    for name in (runs.EVALUATION, runs.DIAGNOSIS, runs.THRESHOLDS, runs.DECISIONS):
         (folder / name).unlink()
     line = runs.read_lines(folder / runs.AUDIT)[-1] | {"by_label": by_label}
     (folder / runs.AUDIT).write_text(json.dumps(line))

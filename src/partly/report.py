@@ -10,6 +10,7 @@ from typing import Any
 
 from partly import checkpoint, run_plots, runs
 from partly.comparison_report import comparison_report
+from partly.decisions import Goal
 from partly.errors import RunError
 from partly.experiments import RESULTS
 from partly.pages import options, render
@@ -49,7 +50,7 @@ def run_report(folder: Path) -> Path:
     evaluation = _read_if_there(folder / runs.EVALUATION)
     result = evaluation.get("metrics", {})
     diagnosis = _read_if_there(folder / runs.DIAGNOSIS)
-    thresholds = {} if diagnosis else _read_if_there(folder / runs.THRESHOLDS)
+    fitted = _read_if_there(folder / runs.DECISIONS)
     history = runs.read_lines(folder / runs.METRICS)
     audit = [line for line in runs.read_lines(folder / runs.AUDIT) if line["hidden_entries"]]
     kept = _kept_epoch(history)
@@ -62,12 +63,15 @@ def run_report(folder: Path) -> Path:
         diagnosis=diagnosis,
         precision_recall=run_plots.precision_recall_plots(diagnosis, config["labels"]),
         calibration=run_plots.calibration_plots(diagnosis),
-        decisions=_rows(config, diagnosis.get("decisions", {})),
+        fitted=fitted,
+        goal=_goal_in_words(fitted["goal"]) if fitted else None,
+        refitted=_refitted(fitted, diagnosis, config["labels"]),
+        decisions=_rows(config, diagnosis.get("decisions") or _expected(fitted, config["labels"])),
         done=len(history),
         kept=kept,
         curves=run_plots.learning_curves(history, kept),
         label_plot=run_plots.label_plot(config.get("label_counts"), result),
-        label_rows=_label_rows(config, result, thresholds),
+        label_rows=_label_rows(config, result),
         audit=audit[-1] if audit else None,
         audit_curves=run_plots.audit_curves(audit),
         audit_rows=_audit_rows(audit[-1], config["labels"]) if audit else {},
@@ -98,13 +102,38 @@ def _kept_epoch(history: Sequence[Record]) -> Record | None:
     return {**history[-1], "criterion": None} if history else None
 
 
-def _label_rows(config: Record, result: Record, thresholds: Record) -> list[dict[str, Any]]:
+def _goal_in_words(text: str) -> str:
+    """What thresholds were fitted for."""
+    goal = Goal.parse(text)
+    if goal.kind == "cost":
+        costs = f"{goal.false_positive:g} for a false positive, {goal.false_negative:g} for a miss"
+        return f"the lowest cost ({costs})"
+    if goal.kind == "f1":
+        return "the best F1"
+    return f"a {goal.kind} of {100 * goal.floor:g} % or more"
+
+
+def _refitted(fitted: Record, diagnosis: Record, names: Sequence[str]) -> bool:
+    """Whether thresholds are others by now than those the test part was measured with."""
+    if not fitted or not diagnosis:
+        return False
+    return bool(_column(fitted, "threshold", names) != diagnosis["decisions"]["threshold"])
+
+
+def _expected(fitted: Record, names: Sequence[str]) -> dict[str, list[Any]]:
+    """What the thresholds promise, where no test part says what they keep."""
+    shown = ("threshold", "precision", "recall", "known_positives") if fitted else ()
+    return {key: _column(fitted, key, names) for key in shown}
+
+
+def _column(fitted: Record, key: str, names: Sequence[str]) -> list[Any]:
+    return [fitted["labels"].get(name, {}).get(key) for name in names]
+
+
+def _label_rows(config: Record, result: Record) -> list[dict[str, Any]]:
     """What is known of each label."""
     columns = {"AP": result["AP"]} if "AP" in result else {}
-    columns |= config.get("label_counts", {})
-    if thresholds:
-        columns["threshold"] = [thresholds.get(name) for name in config["labels"]]
-    return _rows(config, columns)
+    return _rows(config, columns | config.get("label_counts", {}))
 
 
 def _rows(config: Record, columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:

@@ -79,6 +79,8 @@ def label_plot(counts: Record | None, result: Record) -> Markup | None:
     from matplotlib.ticker import MaxNLocator
 
     values = 100 * np.array(result.get("AP", []), dtype=float)
+    one_sided = result.get("coverage", {}).get("left_out", {}).get("no known negative", [])
+    values[one_sided] = np.nan  # 100, whatever the model says
     scored = np.isfinite(values)
     if not counts or not scored.any():
         return None
@@ -126,13 +128,13 @@ def _overall_curve(whole: Record, diagnosis: Record) -> Markup:
         axes.plot(*_in_points(whole), color=BLUE, linewidth=1.8)
         if called:
             axes.plot(100 * recall, 100 * precision, "o", color=ORANGE, label=chosen)
-            axes.legend(loc="upper right")
+            axes.figure.legend(loc="outside lower left")
         _square(axes, "recall", "precision")
 
     text = f"All labels: {_precisions_in_words(whole)}." + (
         f" {chosen.capitalize()}." * bool(called)
     )
-    return plot("All labels together", text, paint, height=3.1)
+    return plot("All labels together", text, paint, height=3.7)
 
 
 def _typical_curves(curves: Sequence[Record], names: Sequence[str]) -> Markup:
