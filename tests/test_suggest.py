@@ -100,6 +100,13 @@ def test_suspects_are_known_cells_the_model_would_decide_otherwise_worst_first()
     assert cells(suggest.suspects(probabilities, known, budget=1)) == [(1, 0)]
 
 
+def test_a_wrong_no_is_not_hidden_by_many_an_improbable_yes() -> None:
+    probabilities = np.array([[0.001], [0.002], [0.003], [0.9], [0.8], [0.1]])
+    known = np.array([[1], [1], [1], [0], [0], [0]])
+    found = suggest.suspects(probabilities, known, budget=4)
+    assert [question.row for question in found] == [0, 3, 1, 4]
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
