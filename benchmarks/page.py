@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
-MARKED = re.compile(r"(<!-- (\w+): benchmarks/page.py -->\n).*?(<!-- end -->)", re.DOTALL)
+MARKED = re.compile(r"(<!-- (\w+): benchmarks/\w+.py -->\n).*?(<!-- end -->)", re.DOTALL)
 LOSSES = ("bce", "asl", "paper", "partly", "partly, focus", "partly, teacher")
 AIM = 1.3  # × floor, of a fused loss on a GPU
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
