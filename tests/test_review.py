@@ -31,6 +31,7 @@ from partly.labels import LabelTable
 from partly.review import asking, beliefs, guard, pictures
 from partly.review.asking import Subject
 from partly.review.ledger import Ledger, Wish, moment
+from partly.review.presence import FORGOTTEN, looking
 from partly.source import Source
 from partly.suggest import Question
 
@@ -291,6 +292,17 @@ def test_a_gallery_walks_a_label_from_one_end_to_the_other(tmp_path, monkeypatch
     assert asking.gallery(subject, 0, order="unlikely", show="yes")[0] == [0, 2]
     assert asking.gallery(subject, 0, order="unsure", show="all")[0] == [5, 2]
     assert asking.gallery(subject, 1, order="likely", show="no") == ([0], 0)
+
+
+def test_what_others_look_at_is_known_and_soon_forgotten():
+    now = 0.0
+    look = looking(lambda: now)
+    assert look("one", 3) == []
+    assert look("other", None) == [3]
+    assert look("other", 5) == [3]
+    assert look("one", 4) == [5]
+    now = FORGOTTEN + 1
+    assert look("other", None) == []
 
 
 # --- the door ------------------------------------------------------------------------------------

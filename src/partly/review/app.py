@@ -21,6 +21,7 @@ from partly.review.asking import Subject, gallery, queue
 from partly.review.guard import Door, guarded, knows, secret_of
 from partly.review.ledger import Wish, moment
 from partly.review.pictures import Pictures
+from partly.review.presence import Looking, looking
 from partly.suggest import Question
 
 PAGE = {
@@ -36,6 +37,7 @@ LOGIN = "/api/login"
 CONTEXT = 12  # other labels of an image that are named beside its questions
 
 Column = Annotated[int | None, Query(ge=0)]
+Tab = Annotated[str, Query(max_length=40)]
 
 
 class Given(BaseModel):
@@ -64,8 +66,9 @@ def application(subject: Subject, pictures: Pictures, door: Door, by: str = "") 
     _add_page(app)
     _add_login(app, door)
     _add_pictures(app, subject, pictures)
-    _add_questions(app, subject)
-    _add_answers(app, subject)
+    look = looking()
+    _add_questions(app, subject, look)
+    _add_answers(app, subject, look)
 
     @app.get("/api/start")
     def start() -> dict[str, Any]:
@@ -142,13 +145,16 @@ def _add_pictures(app: FastAPI, subject: Subject, pictures: Pictures) -> None:
         return Response(content, media_type="image/jpeg", headers=kept)
 
 
-def _add_questions(app: FastAPI, subject: Subject) -> None:
+def _add_questions(app: FastAPI, subject: Subject, look: Looking) -> None:
     @app.get("/api/queue")
-    def asked(kind: Literal["questions", "suspects"], column: Column = None) -> Response:
+    def asked(
+        kind: Literal["questions", "suspects"], column: Column = None, tab: Tab = ""
+    ) -> Response:
         subject.ledger.follow()
         if column is not None and column >= len(subject.labels):
             return _no_such_label(column)
-        return JSONResponse({"images": _images(subject, queue(subject, kind, column))})
+        images = _images(subject, queue(subject, kind, column))
+        return JSONResponse({"images": images, "looked_at": look(tab, None)})
 
     @app.get("/api/gallery")
     def tiles(
@@ -214,18 +220,22 @@ def _public(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _add_answers(app: FastAPI, subject: Subject) -> None:
+def _add_answers(app: FastAPI, subject: Subject, look: Looking) -> None:
     ledger = subject.ledger
 
     @app.get("/api/answers")
-    def news(since: Annotated[int, Query(ge=0)]) -> dict[str, Any]:
-        """What anybody has answered since a place in the journal."""
+    def news(
+        since: Annotated[int, Query(ge=0)], tab: Tab = "", row: Column = None
+    ) -> dict[str, Any]:
+        """What anybody has answered since a place in the journal. tab, row: who asks, and which
+        image is looked at there."""
         place = ledger.follow()
         return {
             "anew": since > place,  # the journal is another one: the page begins again
             "place": place,
             "answers": [_public(answer) for answer in ledger.since(since)],
             "people": ledger.people(),
+            "looked_at": look(tab, row),
         }
 
     @app.post("/api/answers")

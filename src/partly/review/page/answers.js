@@ -11,7 +11,9 @@ const undoable = JSON.parse(sessionStorage.getItem("partly:undo") ?? "[]"); // g
 const confirmed = []; // when our last answers were confirmed, for the rate
 const RETRY = 1500, POLL = 1500, POLL_HIDDEN = 10000, AT_ONCE = 200, UNDOABLE = 500;
 
-export const state = { start: null, by: "", people: {}, away: "", total: 0 };
+// row: the image that is shown here; lookedAt: rows that others have before them just now.
+export const state = { start: null, by: "", people: {}, away: "", row: null, lookedAt: new Set() };
+export const tab = `${Date.now()}-${Math.random()}`;
 
 const key = (image, label) => JSON.stringify([image, label]);
 const prefix = () => `partly:${state.start.journal}:`;
@@ -191,7 +193,10 @@ let polling;
 async function poll() {
   clearTimeout(polling);
   try {
-    const news = await ask(`/api/answers?since=${state.start.place}`);
+    const query = new URLSearchParams({ since: state.start.place, tab });
+    if (state.row !== null && !document.hidden) query.set("row", state.row);
+    const news = await ask(`/api/answers?${query}`);
+    state.lookedAt = new Set(news.looked_at);
     state.start.place = news.place;
     state.people = news.people;
     for (const answer of news.answers) if (!isWaiting(answer)) put(answer, true);

@@ -9,10 +9,11 @@ const SHOWN = { open: "open", yes: "yes", no: "no", all: "all" };
 
 const label = () => state.start.labels[view.column];
 const standing = (tile) => answerOf(tile)?.value ?? (tile.known === -1 ? null : tile.known);
-const open_ = () => view.tiles.filter((tile) => standing(tile) === null);
+const openOnes = () => view.tiles.filter((tile) => standing(tile) === null);
 
 export async function open(column) {
   Object.assign(view, { column, tiles: [], at: 0 });
+  state.row = null;
   await more();
 }
 
@@ -132,7 +133,7 @@ function mark(item, tile) {
 
 /** The buttons below: the rest at once, and the next images. */
 function bulk() {
-  const rest = open_(), value = view.brush;
+  const rest = openOnes(), value = view.brush;
   return [
     rest.length ? element("button", { type: "button", class: kind(value), onclick: () => {
       give(rest, value);

@@ -1,9 +1,9 @@
 // One image and the questions about it.
 
-import { answerOf, ask, give, learn, state } from "./answers.js";
+import { answerOf, ask, give, learn, state, tab } from "./answers.js";
 import { announce, element, find, kind, percent, picture, showLarge, sign, word } from "./elements.js";
 
-const view = { kind: "", column: null, images: [], at: 0, which: 0, wide: null };
+const view = { kind: "", column: null, images: [], at: 0, which: 0 };
 let drawn = null; // the row whose image is on the page
 
 const image = () => view.images[view.at];
@@ -13,9 +13,10 @@ const isOpen = (one) => answerOf(one) === null;
 
 /** Fetch the questions of a kind and show the first that is open. */
 export async function open(which, column) {
-  const query = new URLSearchParams({ kind: which });
+  const query = new URLSearchParams({ kind: which, tab });
   if (column !== null) query.set("column", column);
-  const { images } = await ask(`/api/queue?${query}`);
+  const { images, looked_at: lookedAt } = await ask(`/api/queue?${query}`);
+  state.lookedAt = new Set(lookedAt);
   for (const one of images) one.questions.forEach(learn);
   Object.assign(view, { kind: which, column, images, at: 0, which: 0 });
   drawn = null;
@@ -28,13 +29,19 @@ export function counts() {
   return { done: questions.filter((one) => answerOf(one)?.sent).length, total: questions.length };
 }
 
-/** The first open question from here on, then from the beginning; false if there is none. */
+/** Go to the first open question from here on, then from the beginning; false if there is none.
+    Images that others have before them come last. */
 function toOpen() {
+  const ours = (one) => one.row === drawn || !state.lookedAt.has(one.row);
+  return toFirst(ours) || toFirst(() => true);
+}
+
+function toFirst(fits) {
   const { images } = view;
   for (let step = 0; step <= images.length && images.length; step += 1) {
     const at = (view.at + step) % images.length;
     const from = step === 0 ? view.which : 0;
-    const which = images[at].questions.findIndex((one, place) => place >= from && isOpen(one));
+    const which = fits(images[at]) ? images[at].questions.findIndex((one, place) => place >= from && isOpen(one)) : -1;
     if (which >= 0) { Object.assign(view, { at, which }); return true; }
   }
   return false;
@@ -81,6 +88,7 @@ export function refresh() {
 
 function draw() {
   const main = find("main");
+  state.row = image()?.row ?? null;
   if (!image()) { drawn = null; main.replaceChildren(ending()); main.className = "ended"; announce("All questions are answered."); return; }
   if (drawn !== image().row) {
     drawn = image().row;
