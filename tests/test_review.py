@@ -26,7 +26,7 @@ from PIL import Image
 from builders import partly_here, partly_works, picture_table, write_manifest, write_pictures
 from partly import answers, runs
 from partly.answers import Answer
-from partly.errors import DataError
+from partly.errors import DataError, RunError
 from partly.labels import LabelTable
 from partly.review import asking, beliefs, guard, pictures
 from partly.review.asking import Subject
@@ -653,11 +653,24 @@ def test_the_model_is_asked_once_and_again_when_an_image_changes(home):
         said.clear()
         assert len(believe(home, said)[0]) == 29
         assert said == ["1 image that cannot be read left out"]
+        (home / "run" / beliefs.KEPT).write_bytes(b"PK\x03\x04 cut off")
+        assert len(believe(home, said)[0]) == 29
     finally:
         place.write_bytes(content)
 
 
 # --- the command ---------------------------------------------------------------------------------
+
+
+def test_a_run_that_cannot_be_written_to_can_be_looked_at(home, monkeypatch):
+    def forbidden(*_: object) -> None:
+        raise RunError("cannot write review.npz: Permission denied")
+
+    (home / "run" / beliefs.KEPT).unlink(missing_ok=True)
+    monkeypatch.setattr(beliefs.checkpoint, "write_atomically", forbidden)
+    said: list[str] = []
+    assert len(believe(home, said)[1]) == 30
+    assert "asked anew the next time: cannot write" in said[-1]
 
 
 def refused(*arguments: object) -> str:

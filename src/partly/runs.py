@@ -16,6 +16,7 @@ skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part
 diagnosis.json     curves, decisions and mistakes on the test part, as the report shows them
 report.html        the same as a page
+review.npz         probabilities of the images that were last reviewed
 """
 
 import csv

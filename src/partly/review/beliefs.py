@@ -9,12 +9,13 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
 from partly import checkpoint, runs, tars
 from partly.data import split_into_chunks
-from partly.errors import ConfigError
+from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
 from partly.progress import Progress
 from partly.readers.common import counted, index_in
@@ -48,8 +49,10 @@ def believed(
     kept = _read(run / KEPT, key)
     if kept is None:
         kept = _compute(run, source, table, labels, device, say)
-        write = _writer(key, *kept)
-        checkpoint.write_atomically(run / KEPT, write)
+        try:
+            checkpoint.write_atomically(run / KEPT, _writer(key, *kept))
+        except RunError as error:  # somebody else's run: it can be looked at all the same
+            say(f"the model will be asked anew the next time: {error}")
     elif len(kept[0]) < len(table):
         say(f"{counted(len(table) - len(kept[0]), 'image')} that cannot be read left out")
     rows, probabilities = kept
@@ -113,5 +116,5 @@ def _read(path: Path, key: str) -> tuple[np.ndarray, np.ndarray] | None:
     try:
         with np.load(path) as kept:
             return (kept["rows"], kept["probabilities"]) if str(kept["key"]) == key else None
-    except (OSError, ValueError, KeyError, EOFError):  # not there, or not ours
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile):  # not there, or not whole
         return None

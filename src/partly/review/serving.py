@@ -4,6 +4,7 @@ What enters: a run, a data set, where to listen. What leaves: a page, then a sum
 that were given.
 """
 
+import errno
 import getpass
 import os
 import socket
@@ -97,7 +98,8 @@ def subject_of(
     from partly.review.beliefs import believed
     from partly.review.ledger import Ledger
 
-    runs.load(run, "cpu") if not (run / runs.WEIGHTS).is_file() else None
+    if not (run / runs.WEIGHTS).is_file():
+        runs.load(run, "cpu")  # which says what is wrong with it
     known = read_json(run / runs.CONFIG)["labels"]
     unknown = [name for name in labels if name not in known]
     if unknown:
@@ -137,10 +139,10 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        reason = f"{error.strerror or error}"
-        raise ConfigError(
-            f"cannot listen at {host}, port {port}: {reason}; --port 0 takes one that is free"
-        ) from None
+        taken = error.errno == errno.EADDRINUSE
+        hint = "--port 0 takes one that is free" if taken else "--host is a name of this machine"
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen at {host}, port {port}: {reason}; {hint}") from None
     return listening
 
 

@@ -68,7 +68,7 @@ function figures() {
 }
 
 answers.onChange((what) => {
-  if (what === "token") login();
+  if (what === "token") { if (!find("login").open) login(); }
   else if (what === "anew") route();
   else if (what.problem) toast(what.problem);
   current().refresh();
