@@ -28,8 +28,8 @@ from partly import answers, runs
 from partly.answers import Answer
 from partly.errors import DataError, RunError
 from partly.labels import LabelTable
-from partly.review import asking, beliefs, guard, pictures
-from partly.review.asking import Subject
+from partly.review import beliefs, choosing, guard, pictures
+from partly.review.choosing import Subject
 from partly.review.ledger import Ledger, Wish, moment
 from partly.review.presence import FORGOTTEN, looking
 from partly.source import Source
@@ -248,50 +248,50 @@ def answer_all(subject: Subject, asked: list[Question], value: int = 1) -> None:
 
 def test_questions_stay_until_all_are_answered_and_then_are_others(tmp_path):
     subject = subject_of(tmp_path)
-    first = asking.queue(subject, "questions")
+    first = choosing.queue(subject, "questions")
     assert len(first) == 6
     assert all(subject.data[one.row, one.column] == -1 for one in first)
     answer_all(subject, first[:5])
-    assert asking.queue(subject, "questions") == first
+    assert choosing.queue(subject, "questions") == first
     answer_all(subject, first[5:], value=-1)  # "cannot tell" is an answer too
-    second = asking.queue(subject, "questions")
+    second = choosing.queue(subject, "questions")
     assert len(second) == 6
     assert not cells_of(first) & cells_of(second)
 
 
 def test_questions_of_an_image_stand_together(tmp_path):
-    asked = asking.queue(subject_of(tmp_path, budget=12), "questions")
+    asked = choosing.queue(subject_of(tmp_path, budget=12), "questions")
     rows = [one.row for one in asked]
     changes = sum(a != b for a, b in zip(rows[1:], rows, strict=False))
     assert changes == len(set(rows)) - 1
 
 
 def test_questions_can_be_about_one_label(tmp_path):
-    asked = asking.queue(subject_of(tmp_path), "questions", 1)
+    asked = choosing.queue(subject_of(tmp_path), "questions", 1)
     assert {one.column for one in asked} == {1}
     assert cells_of(asked) == {(row, 1) for row in range(1, 6)}
 
 
 def test_a_known_label_that_looks_wrong_is_asked_about_until_somebody_answers(tmp_path):
     subject = subject_of(tmp_path)
-    (suspect,) = asking.queue(subject, "suspects")
+    (suspect,) = choosing.queue(subject, "suspects")
     assert (suspect.row, suspect.column, suspect.known) == (0, 0, 1)
     answer_all(subject, [suspect])
-    assert asking.queue(subject, "suspects") == []
+    assert choosing.queue(subject, "suspects") == []
 
 
 def test_a_gallery_walks_a_label_from_one_end_to_the_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(asking, "TILES", 2)
+    monkeypatch.setattr(choosing, "TILES", 2)
     subject = subject_of(tmp_path)
-    first, left = asking.gallery(subject, 0, order="likely", show="open")
+    first, left = choosing.gallery(subject, 0, order="likely", show="open")
     assert (first, left) == ([1, 2], 3)  # row 0 is known
     subject.ledger.add([yes("1.png", "red"), yes("2.png", "red")])
-    second, left = asking.gallery(subject, 0, order="likely", show="open", after=2)
+    second, left = choosing.gallery(subject, 0, order="likely", show="open", after=2)
     assert (second, left) == ([5, 4], 1)
-    assert asking.gallery(subject, 0, order="likely", show="open")[0] == [5, 4]
-    assert asking.gallery(subject, 0, order="unlikely", show="yes")[0] == [0, 2]
-    assert asking.gallery(subject, 0, order="unsure", show="all")[0] == [5, 2]
-    assert asking.gallery(subject, 1, order="likely", show="no") == ([0], 0)
+    assert choosing.gallery(subject, 0, order="likely", show="open")[0] == [5, 4]
+    assert choosing.gallery(subject, 0, order="unlikely", show="yes")[0] == [0, 2]
+    assert choosing.gallery(subject, 0, order="unsure", show="all")[0] == [5, 2]
+    assert choosing.gallery(subject, 1, order="likely", show="no") == ([0], 0)
 
 
 def test_what_others_look_at_is_known_and_soon_forgotten():

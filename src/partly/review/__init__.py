@@ -5,7 +5,7 @@ journal of answers beside the data (`partly.answers`). `serving.review_run` is t
 
 beliefs    the model's probability of every cell, kept in the run's folder
 ledger     the answers so far, in step with the journal, whoever writes to it
-asking     which cells to show: questions, suspected errors, a gallery
+choosing   which cells to show: questions, suspected errors, a gallery
 presence   who looks at what just now
 pictures   an image by its row, upright and small enough to send
 guard      who may ask for what

@@ -17,7 +17,7 @@ from partly.answers import Answer
 from partly.errors import DataError
 from partly.images import ImageProblem
 from partly.labels import POSITIVE
-from partly.review.asking import Subject, gallery, queue
+from partly.review.choosing import Subject, gallery, queue
 from partly.review.guard import Door, guarded, knows, secret_of
 from partly.review.ledger import Wish, moment
 from partly.review.pictures import Pictures

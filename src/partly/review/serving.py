@@ -94,8 +94,8 @@ def subject_of(
     say: Say = print,
 ) -> Any:
     """What the page is about: images that can be read, what is known and believed of them."""
-    from partly.review.asking import Subject
     from partly.review.beliefs import believed
+    from partly.review.choosing import Subject
     from partly.review.ledger import Ledger
 
     if not (run / runs.WEIGHTS).is_file():

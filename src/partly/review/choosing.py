@@ -67,23 +67,22 @@ def queue(subject: Subject, kind: str, column: int | None = None) -> list[Questi
 
 def _choose(subject: Subject, kind: str, column: int | None) -> list[Question]:
     columns = np.arange(len(subject.labels)) if column is None else np.array([column])
-    probabilities, labels = subject.probabilities[:, columns], _labels(subject, kind, columns)
-    if kind == "suspects":
-        chosen = suspects(probabilities, labels, budget=subject.budget)
-    else:
-        chosen = questions(probabilities, labels, budget=subject.budget)
+    known, answered = _known(subject, columns)
+    choose = suspects if kind == "suspects" else questions
+    cells = np.flatnonzero(answered)  # what a person has looked at is not asked again
+    chosen = choose(
+        subject.probabilities[:, columns], known, budget=subject.budget, leave_out=cells
+    )
     return _by_image([one._replace(column=int(columns[one.column])) for one in chosen])
 
 
-def _labels(subject: Subject, kind: str, columns: np.ndarray) -> np.ndarray:
-    """What is known [N, columns], so that no cell which a person has answered is asked about."""
+def _known(subject: Subject, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What the data and people say [N, columns], and which cells people have answered."""
     known = subject.data[:, columns].copy()
+    answered = np.zeros(known.shape, dtype=bool)
     for row, column, value in _answers(subject, columns):
-        if kind == "suspects":
-            known[row, column] = UNKNOWN
-        else:
-            known[row, column] = NEGATIVE if value == UNKNOWN else value
-    return known
+        known[row, column], answered[row, column] = value, True
+    return known, answered
 
 
 def _answers(subject: Subject, columns: np.ndarray) -> list[tuple[int, int, int]]:
@@ -123,12 +122,9 @@ def gallery(
 
 def _shown(subject: Subject, column: int, show: str) -> np.ndarray:
     """Which rows a gallery shows [N]. Open is what neither the data nor a person has said."""
-    known = subject.data[:, column].copy()
-    looked_at = known != UNKNOWN
-    for row, _, value in _answers(subject, np.array([column])):
-        known[row], looked_at[row] = value, True
+    known, answered = (part[:, 0] for part in _known(subject, np.array([column])))
     if show == "open":
-        return ~looked_at
+        return (known == UNKNOWN) & ~answered
     if show == "all":
         return np.ones(len(known), dtype=bool)
     return known == (POSITIVE if show == "yes" else NEGATIVE)
