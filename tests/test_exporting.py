@@ -459,6 +459,14 @@ def test_it_is_tried_on_the_images_that_are_given(home, tmp_path):
         *("--images", home / "photos"),
     )
     assert "on 3 given images no probability differs" in answer.out
+    mixed = shutil.copytree(home / "photos", tmp_path / "mixed")
+    (mixed / "empty.jpg").touch()
+    answer = partly_works(
+        *("export", home / "own", "--format", "safetensors", "--out", tmp_path / "other"),
+        *("--images", mixed),
+    )
+    assert "the file is empty" in answer.out
+    assert "on 3 given images" in answer.out
     features = exporting.export_run(
         *(home / "features", "safetensors", tmp_path / "rows"),
         images=home / "features.npz",

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ def _check_free(place: Path, *, alone: bool) -> None:
 
 
 def _read(predictor: runs.Predictor, images: str | Path | Source, say: Say) -> np.ndarray:
-    """The first of the images or features to try it on."""
-    source = Source.of(images)
+    """The first of the images or features to try it on, those that can be read."""
+    source = replace(Source.of(images), on_bad_image="skip")
     table = workflow._to_predict(source, predictor.names)
     usable, _ = source.usable(table.take(np.arange(min(TRIED, len(table)))), say)
     return given_inputs(predictor, usable)
