@@ -34,6 +34,7 @@ class Panel(NamedTuple):
     series: dict[str, dict[Any, float]]
     bars: bool = False
     logarithmic: bool = False
+    plain: bool = False  # neither axis logarithmic, its ticks round numbers
 
 
 # --- words, tables, plots ------------------------------------------------------------------------
@@ -121,8 +122,10 @@ def draw_bars(axes: Any, panel: Panel) -> None:
 def draw_lines(axes: Any, panel: Panel) -> None:
     for (series, points), colour in zip(panel.series.items(), COLOURS, strict=False):
         axes.plot(list(points), list(points.values()), marker="o", color=colour, label=series)
-    axes.set(xlabel=panel.x, ylabel=panel.y, yscale="log")
-    if panel.logarithmic:
+    axes.set(xlabel=panel.x, ylabel=panel.y, yscale="linear" if panel.plain else "log")
+    if panel.plain:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    elif panel.logarithmic:
         axes.set_xscale("log")
     else:
         axes.set_xticks(list(points))

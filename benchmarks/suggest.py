@@ -186,9 +186,9 @@ def write_page(found: Json) -> None:
         for way in ("random", "suggest", "suggest, as if drawn")
     }
     panels = [
-        Panel("What answers are worth", "answers", "mAP", by_answers),
-        Panel("What time is worth", "answers and opened images", "mAP", by_cost),
-        Panel("Calibration", "answers", "calibration error, points", error),
+        Panel("What answers are worth", "answers", "mAP", by_answers, plain=True),
+        Panel("What time is worth", "answers and opened images", "mAP", by_cost, plain=True),
+        Panel("Calibration", "answers", "calibration error, points", error, plain=True),
     ]
     PLOT.parent.mkdir(exist_ok=True)
     draw(panels, PLOT)

@@ -91,8 +91,7 @@ def format_of(path: Path, format: str | None = None) -> str:
     named = {".csv": "csv", ".json": "labelstudio"}.get(path.suffix.lower())
     if format is None and named is None:
         raise ConfigError(
-            f"{path} ends neither with .csv nor with .json (Label Studio): name it so, or say "
-            "--format"
+            f"{path} ends neither with .csv nor with .json (Label Studio): name it so, or say --as"
         )
     return format or named or ""
 
