@@ -16,8 +16,7 @@ FEW_PATTERNS = 10  # more ways in which labels are known together are no blocks
 PLAUSIBLE_SHARE, PLAUSIBLE_POSITIVES = 0.2, 20  # of the labels positive, and positives an image
 ONE_POSITIVE = 0.999
 NO_BLANKS = (
-    "nothing is unknown; if 0 means 'not ticked' rather than 'no', say --convention signed, with "
-    "which 0 is unknown"
+    "nothing is unknown; if 0 means 'not ticked', not 'no', say --convention signed: 0 is unknown"
 )
 
 NAMES = {
