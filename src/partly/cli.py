@@ -694,26 +694,51 @@ def predict(
     images: Annotated[
         Path, typer.Argument(help="an image, a folder or tar of images, or a data set")
     ],
-    out: Annotated[Path, typer.Option(help="CSV to write")] = Path("scores.csv"),
+    out: Annotated[Path, typer.Option(help="file to write: .csv, .jsonl or .parquet")] = Path(
+        "scores.csv"
+    ),
     top: Annotated[
         int | None,
         typer.Option(min=1, help="only the likeliest labels: a line each, id, label, probability"),
     ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option(
+            "--labels",
+            help="in a CSV, too: a column with the labels that are decided, joined by ;",
+        ),
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with a file that was not finished")
+    ] = False,
     format: Format = None,
     read: Read = None,
     on_bad_image: OnBadImage = None,
     verify: Verify = None,
     device: Device = None,
 ) -> None:
-    """Write the probability of every label for every image.
+    """Write the probability of every label for every image, and which labels are decided.
+
+    A CSV has a line an image, with its id and a column a label; .jsonl and .parquet also say the
+    decided labels, those at or above the run's thresholds (`partly decide` fits them). It is
+    written in pieces: what was stopped goes on with --resume, to the same end.
 
     Example: `partly predict runs/first photos/ --out scores.csv`
     """
     arguments = locals()
     from partly.workflow import predict_run
 
-    source = _source(images, arguments)
-    count = predict_run(run, source, out, top=top, device=device or "auto", say=_say)
+    count = predict_run(
+        run,
+        _source(images, arguments),
+        out,
+        top=top,
+        labels=labels,
+        resume=resume,
+        device=device or "auto",
+        quiet=False,
+        say=_say,
+    )
     _say(f"{'1 image' if count == 1 else f'{count:,} images'} -> {out}")
 
 

@@ -29,6 +29,7 @@ from partly.texts import Texts
 
 BLOCK = 2048  # images after which what was computed is kept
 DIGEST = 16  # bytes of an image's hash
+TOGETHER = {"cpu": 16, "cuda": 256}  # images: what a CPU's cache holds
 LARGEST = 65504.0  # that float16 can hold
 
 
@@ -146,6 +147,15 @@ def _read_block(file: Path) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 @torch.inference_mode()
+def glance(backbone: Any, batch: torch.Tensor) -> torch.Tensor:
+    """What the backbone sees in each image of a batch, as it is kept: [B, F] float16."""
+    device = batch.device.type
+    batch = batch.contiguous(memory_format=torch.channels_last)
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        return backbone(batch).float().clamp(-LARGEST, LARGEST).half()
+
+
+@torch.inference_mode()
 def _extract(
     paths: Texts,
     rows: np.ndarray,
@@ -164,15 +174,12 @@ def _extract(
     rows = rows[np.sort(first)]  # the same picture twice is computed once
     backbone = backbone.to(device, memory_format=torch.channels_last).eval()
     inputs = ImageInputs(paths, device, look, workers=workers)
-    size = 16 if device.type == "cpu" else 256  # what a CPU's cache holds
+    size = TOGETHER[device.type]
     with Progress(-(-len(rows) // size), quiet=quiet) as progress:
         for block in split_into_chunks(rows, BLOCK):
             chunks = split_into_chunks(block, size)
             seen = []
             for _, batch in inputs.batches(chunks):
-                batch = batch.contiguous(memory_format=torch.channels_last)
-                with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                    values = backbone(batch).float().clamp(-LARGEST, LARGEST)
-                seen.append(values.half().cpu().numpy())
+                seen.append(glance(backbone, batch).cpu().numpy())
                 progress.step()
             kept.add(digests[block], np.concatenate(seen))

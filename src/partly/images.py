@@ -85,6 +85,11 @@ def _open(content: bytes) -> Image.Image:
     return image
 
 
+def upright(image: Image.Image) -> Image.Image:
+    """A picture that is open already, as `decode` would have made it."""
+    return _pixels(image)
+
+
 def _pixels(image: Image.Image, target: int = 0) -> Image.Image:
     try:
         if target and image.format == "JPEG":

@@ -26,19 +26,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from partly import __version__, checkpoint, distributed, features, methods, models
+from partly import __version__, checkpoint, distributed, features, methods, models, unlabelled
 from partly.config import Config
 from partly.data import Look, open_inputs, split_into_chunks
 from partly.decisions import AS_IT_IS, Calibration, Decisions
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.labels import LabelTable
 from partly.sampled import average_precisions, top_labels
+from partly.texts import Texts
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
@@ -153,6 +154,48 @@ def read_weights(folder: Path, name: str = WEIGHTS) -> dict[str, Tensor] | None:
         raise RunError(f"cannot read {folder / name}: {error}") from None
 
 
+class Prediction(NamedTuple):
+    """Of one image: its decided labels, the likeliest first, and the probability of every label."""
+
+    id: str
+    labels: list[str]
+    probabilities: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of N images: ids [N], names [L], probabilities [N, L] and the thresholds
+    [L] from which on a label is decided. Iterating gives one `Prediction` an image."""
+
+    ids: Texts
+    names: tuple[str, ...]
+    probabilities: np.ndarray
+    thresholds: np.ndarray
+
+    @property
+    def decided(self) -> np.ndarray:
+        """Which labels each image is said to have: bool [N, L]."""
+        return self.probabilities >= self.thresholds
+
+    @property
+    def labels(self) -> list[list[str]]:
+        """Their names, the likeliest first."""
+        return [prediction.labels for prediction in self]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: int) -> Prediction:
+        scores = self.probabilities[row]
+        order = np.argsort(-scores, kind="stable")
+        found = order[(scores >= self.thresholds)[order]]
+        values = dict(zip(self.names, scores.tolist(), strict=True))
+        return Prediction(self.ids[row], [self.names[column] for column in found], values)
+
+    def __iter__(self) -> Iterator[Prediction]:
+        return map(self.__getitem__, range(len(self)))
+
+
 @dataclass
 class Predictor:
     """A trained model with what is needed to use it.
@@ -207,17 +250,65 @@ class Predictor:
             features = torch.from_numpy(seen).to(self.device)
             return average_precisions(features, self.model.head, table)
 
-    def _batches(self, table: LabelTable) -> Iterator[Tensor]:
-        """The inputs of the model, on its device."""
-        look, workers = look_of(self.config), self.config["workers"]
-        if self.eye is not None and table.features is None and table.paths is not None:
-            table = features.with_features(table, self.eye, look, self.device, workers=workers)
+    def predict(self, images: Any) -> Predictions:
+        """Probabilities and decided labels of images: a path of an image, a folder, a tar or a data
+        set; a list of paths; PIL pictures; rows of features [N, F]; or a table.
+
+            for image in partly.load("runs/first").predict("photos/"):
+                print(image.id, image.labels)
+        """
+        with unlabelled.asked(images, self.names) as table:
+            self.check(table)
+            chunks = split_into_chunks(np.arange(len(table)), TOGETHER)
+            blocks = [self.probabilities_of(seen) for seen in self.see_each(table, chunks)]
+        thresholds = np.full(len(self.names), 0.5) if self.thresholds is None else self.thresholds
+        return Predictions(table.ids, self.names, np.concatenate(blocks), thresholds)
+
+    def check(self, table: LabelTable) -> None:
+        """Raise an error if the model cannot look at these images or features."""
         wanted = self.config.get("features")
         given = None if table.features is None else table.features.shape[1]
+        if given is None and self.eye is not None:
+            return
         if wanted != given:
             raise DataError(
                 f"the model looks at {_looks_at(wanted)}, but the data has {_looks_at(given)}"
             )
+
+    def see_each(self, table: LabelTable, chunks: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+        """What the backbone sees [n, F] in each chunk of images; nothing is kept on the way."""
+        self.check(table)
+        on_pictures = table.features is None
+        together = max(self.config["batch_size"], 256)
+        if on_pictures:
+            together = features.TOGETHER[self.device.type]
+        parts = [split_into_chunks(chunk, together) for chunk in chunks]
+        look, workers = look_of(self.config), self.config["workers"]
+        inputs = open_inputs(table, self.device, look, workers=workers)
+        batches = inputs.batches([part for chunk in parts for part in chunk])
+        self.model.eval()
+        for chunk in parts:
+            seen = []
+            for _ in chunk:
+                _, batch = next(batches)
+                with torch.inference_mode():
+                    if self.eye is not None and on_pictures:
+                        batch = features.glance(self.eye.eval(), batch).float()
+                    seen.append(self.model.backbone(batch).float().cpu())
+            yield torch.cat(seen).numpy()
+
+    def probabilities_of(self, seen: np.ndarray) -> np.ndarray:
+        """P(label) [n, L] from what was seen."""
+        with torch.inference_mode():
+            logits = self.model.head(torch.from_numpy(seen).to(self.device)).float().cpu()
+        return self.to_probabilities(logits)
+
+    def _batches(self, table: LabelTable) -> Iterator[Tensor]:
+        """The inputs of the model, on its device."""
+        look, workers = look_of(self.config), self.config["workers"]
+        self.check(table)
+        if self.eye is not None and table.features is None:
+            table = features.with_features(table, self.eye, look, self.device, workers=workers)
         inputs = open_inputs(table, self.device, look, workers=workers)
         chunks = split_into_chunks(np.arange(len(table)), max(self.config["batch_size"], 256))
         self.model.eval()

@@ -4,8 +4,7 @@ What enters: paths and a `Config`. What leaves: files. Each function is a comman
 can be called from Python as it is.
 """
 
-import csv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,21 +21,21 @@ from partly import (
     judging,
     methods,
     metrics,
+    predicting,
     propensity,
     ranking,
     runs,
-    tars,
+    unlabelled,
 )
 from partly.config import Config
 from partly.errors import ConfigError, DataError, raise_if
 from partly.hiding import Setting, describe, hide
-from partly.images import SUFFIXES
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
 from partly.missing import NO_BLANKS
-from partly.readers import FORMATS, arrays, manifest
-from partly.readers.common import counted
+from partly.readers.common import counted, index_in
 from partly.report import run_report
 from partly.source import Source
+from partly.texts import Texts
 from partly.training import train
 
 Say = Callable[[str], None]
@@ -365,92 +364,47 @@ def predict_run(
     out: str | Path,
     *,
     top: int | None = None,
+    labels: bool = False,
+    resume: bool = False,
     device: str = "auto",
+    quiet: bool = True,
     say: Say = print,
 ) -> int:
-    """Write a CSV of probabilities: a line an image, a column a label; with `top` the likeliest
-    labels only, a line each. Returns the number of images."""
-    predictor = runs.load(run, device)
-    source = Source.of(images)
+    """Write a CSV, .jsonl or .parquet of probabilities: of each image those of all labels, or with
+    `top` those of the likeliest; and the labels that are decided, in a CSV where `labels` asks for
+    them. Returns the number of images.
+
+    resume: go on with a file that was not finished.
+    """
+    predictor, source, out = runs.load(run, device), Source.of(images), Path(out)
     raise_if(source.problems(), ConfigError)
-    table, bad = source.usable(_to_predict(source, predictor.names), say)
+    form = predicting.form_of(predictor, out, top, labels)
+    asked = unlabelled.of_source(source, predictor.names)
+    stored = predicting.begun(out) if resume else None
+    table, bad = source.usable(asked, say) if stored is None else _without(asked, stored["bad"])
     if top is None and len(table) * len(predictor.names) > LARGEST_TABLE:
         raise ConfigError(
             f"{len(table):,} images × {len(predictor.names):,} labels are more than one table "
             "holds: ask for the likeliest with --top, such as --top 5"
         )
-    if top is None:
-        lines = _wide(predictor, table, predictor.probabilities(table))
-    else:
-        lines = _long(predictor, table, *predictor.top(table, top))
-
-    def write(place: Path) -> None:
-        with place.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(lines)
-
-    checkpoint.make_folder(Path(out).parent)
-    checkpoint.write_atomically(Path(out), write)
+    predictor.check(table)
+    checkpoint.make_folder(out.parent)
+    plan = predicting.describe(Path(run), table, form)
+    predicting.begin(out, plan | {"bad": bad}, resume=resume)
+    predicting.write(predictor, table, out, form, quiet)
     if bad:
-        listed = Path(out).with_name(f"{Path(out).stem}-{runs.SKIPPED}")
+        listed = out.with_name(f"{out.stem}-{runs.SKIPPED}")
         runs.write_skipped(listed, bad)
         say(f"they are listed in {listed}")
     return len(table)
 
 
-def _wide(
-    predictor: runs.Predictor, table: LabelTable, probabilities: np.ndarray
-) -> Iterator[list[str]]:
-    """A line an image, with the probability of every label."""
-    yield ["id", *predictor.names]
-    for name, scores in zip(table.ids, probabilities, strict=True):
-        yield [name, *(f"{score:.6g}" for score in scores)]
-
-
-def _long(
-    predictor: runs.Predictor, table: LabelTable, columns: np.ndarray, probabilities: np.ndarray
-) -> Iterator[list[str]]:
-    """A line for each of an image's likeliest labels."""
-    yield ["id", "label", "probability"]
-    for name, found, scores in zip(table.ids, columns, probabilities, strict=True):
-        for column, score in zip(found, scores, strict=True):
-            yield [name, predictor.names[column], f"{score:.6g}"]
-
-
-def _to_predict(source: Source, names: tuple[str, ...]) -> LabelTable:
-    """Every image of a data set, labelled or not, of a folder or tar, or one image."""
-    path = Path(source.path)
-    if not path.exists():
-        raise DataError(f"no data at {path}")
-    if path.suffix.lower() in SUFFIXES and path.is_file():
-        return _unlabelled([path], path.parent, names)
-    format = source.format or next((n for n, r in FORMATS.items() if r.recognises(path)), None)
-    if format == "npz":
-        ids, features = arrays.read_features(path)
-        return LabelTable.without_labels(names, ids=ids, features=features)
-    if format == "manifest":
-        images, paths = manifest.read_paths(path)
-        return LabelTable.without_labels(names, ids=images, paths=paths)
-    if format is not None:
-        table = source.read()
-        return LabelTable.without_labels(names, ids=table.ids, paths=table.paths)
-    if path.suffix.lower() == ".tar":
-        members, starts, sizes = tars.index(path)
-        chosen = [row for row, name in enumerate(members) if name.lower().endswith(SUFFIXES)]
-        if chosen:
-            spans = tars.span_paths(path, starts[chosen], sizes[chosen])
-            return LabelTable.without_labels(names, ids=members[chosen], paths=spans)
-    found = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
-    if not found:
-        raise DataError(f"no images in {path} (looked for {', '.join(SUFFIXES)})")
-    return _unlabelled(found, path, names)
-
-
-def _unlabelled(files: list[Path], root: Path, names: tuple[str, ...]) -> LabelTable:
-    return LabelTable.without_labels(
-        names,
-        ids=[file.relative_to(root).as_posix() for file in files],
-        paths=np.array([str(file) for file in files]),
-    )
+def _without(table: LabelTable, bad: dict[str, str]) -> tuple[LabelTable, dict[str, str]]:
+    """The table without the images that were found to be bad before."""
+    if not bad:
+        return table, bad
+    left_out = index_in(table.ids, Texts.of(list(bad))) >= 0
+    return table.take(np.flatnonzero(~left_out)), bad
 
 
 def check_run(

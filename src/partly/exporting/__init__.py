@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from partly import checkpoint, runs, workflow
+from partly import checkpoint, runs, unlabelled
 from partly.decisions import Calibration
 from partly.errors import ConfigError, RunError
 from partly.exporting import card, hub, onnx_file
@@ -94,7 +94,7 @@ def _check_free(place: Path, *, alone: bool) -> None:
 def _read(predictor: runs.Predictor, images: str | Path | Source, say: Say) -> np.ndarray:
     """The first of the images or features to try it on, those that can be read."""
     source = replace(Source.of(images), on_bad_image="skip")
-    table = workflow._to_predict(source, predictor.names)
+    table = unlabelled.of_source(source, predictor.names)
     usable, _ = source.usable(table.take(np.arange(min(TRIED, len(table)))), say)
     return given_inputs(predictor, usable)
 
