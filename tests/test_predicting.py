@@ -98,6 +98,14 @@ def test_the_likeliest_labels_in_every_form(home, tmp_path):
     assert [*first["scores"]] == [line[1] for line in lines[:2]]
 
 
+def test_more_labels_than_there_are(home, tmp_path):
+    for ending in predicting.WRITERS:
+        out = tmp_path / f"all{ending}"
+        partly_works("predict", home / "run", home / "features.npz", "--top", 9, "--out", out)
+    assert parquet.read_table(tmp_path / "all.parquet").num_rows == len(NAMES) * IMAGES
+    assert len(table_of(tmp_path / "all.csv")[1]) == len(NAMES) * IMAGES
+
+
 def test_python_takes_whatever_holds_images(home):
     predictor = partly.load(home / "seen")
     files = sorted((home / "pictures").glob("*.png"))

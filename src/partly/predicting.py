@@ -125,8 +125,9 @@ def _write_parquet(place: Path, piece: Piece, form: Form, first: bool) -> None:
         content |= {name: arrow.array(s) for name, s in zip(form.names, scores, strict=True)}
     else:
         labels = [form.names[column] for column in piece.columns.ravel()]
+        each = piece.columns.shape[1]  # fewer than asked for, where there are fewer labels
         content = {
-            "id": arrow.array(np.repeat(np.array(piece.ids, object), form.top), arrow.string()),
+            "id": arrow.array(np.repeat(np.array(piece.ids, object), each), arrow.string()),
             "label": arrow.array(labels, arrow.string()),
             "probability": arrow.array(piece.probabilities.ravel().astype(np.float32)),
             "decided": arrow.array(piece.decided.ravel()),
