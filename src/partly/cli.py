@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from partly import __version__
+from partly import __version__, options
 from partly.errors import ConfigError, PartlyError, ToldElsewhere, raise_if
 
 INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
@@ -75,280 +75,6 @@ def version(
     if show:
         print(f"partly {__version__}")
         raise typer.Exit
-
-
-# The boxes that `--help` sorts options into.
-DATA = "Data"
-MODEL = "Model"
-LEARNING = "Learning"
-IMAGES = "Images"
-LABELS = "Method and labels"
-MACHINE = "Machine"
-SERVER = "Server"
-
-# Options that several commands share. None means: the default of `config.Config`.
-Data = Annotated[
-    Path, typer.Argument(help="a manifest, a folder, an .npz or what else `partly formats` lists")
-]
-Format = Annotated[
-    str | None,
-    typer.Option(
-        help="force a format of `partly formats` [it is recognised]", rich_help_panel=DATA
-    ),
-]
-Read = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--read", help="an option of the format, name=value; repeatable", rich_help_panel=DATA
-    ),
-]
-OnBadImage = Annotated[
-    str | None,
-    typer.Option(
-        help="error: name all bad images and stop; skip: leave them out [error]",
-        rich_help_panel=DATA,
-    ),
-]
-Verify = Annotated[
-    str | None,
-    typer.Option(
-        help="look for bad images: full (decode all), quick (header and end), off [full]",
-        rich_help_panel=DATA,
-    ),
-]
-RecipeFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--recipe", help="a .toml with choices; what is given here wins", rich_help_panel=DATA
-    ),
-]
-Run = Annotated[Path, typer.Argument(help="the folder of a run")]
-Epochs = Annotated[
-    int | None, typer.Option(help="passes over the data [12]", rich_help_panel=LEARNING)
-]
-BatchSize = Annotated[
-    int | None,
-    typer.Option(
-        help="[about 32 steps an epoch: 32 to 1024 rows, 8 to 64 images]", rich_help_panel=LEARNING
-    ),
-]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        "--lr", help="[1e-2 if linear, 1e-4 if fine-tuned, else 1e-3]", rich_help_panel=LEARNING
-    ),
-]
-HeadFactor = Annotated[
-    float | None,
-    typer.Option(
-        help="learning rate of the head, × --lr [10 if fine-tuned, else 1]",
-        rich_help_panel=LEARNING,
-    ),
-]
-Optimiser = Annotated[
-    str | None, typer.Option(help="adam, adamw or sgd [adam]", rich_help_panel=LEARNING)
-]
-WeightDecay = Annotated[
-    float | None,
-    typer.Option(
-        help="of all weights, not of biases; the head's may differ [0]", rich_help_panel=LEARNING
-    ),
-]
-HeadDecay = Annotated[
-    float | None,
-    typer.Option(
-        help="weight decay of the head [as the method picks, else the same]",
-        rich_help_panel=LEARNING,
-    ),
-]
-Warmup = Annotated[
-    float | None,
-    typer.Option(help="share of steps [0 if linear, else 0.05]", rich_help_panel=LEARNING),
-]
-Schedule = Annotated[
-    str | None,
-    typer.Option(
-        help="cosine or constant [as the method picks, else cosine]", rich_help_panel=LEARNING
-    ),
-]
-Clip = Annotated[
-    float | None, typer.Option(help="largest gradient norm, 0 is off [0]", rich_help_panel=LEARNING)
-]
-Ema = Annotated[
-    float | None,
-    typer.Option(
-        help="decay of averaged weights, 0 is off [as the method picks]", rich_help_panel=LEARNING
-    ),
-]
-BatchNorm = Annotated[
-    str | None,
-    typer.Option(
-        help="train, or keep the statistics of pretrained weights [as the method picks]",
-        rich_help_panel=LEARNING,
-    ),
-]
-Compile = Annotated[
-    bool | None,
-    typer.Option(
-        "--compile/--no-compile",
-        help="torch.compile the model: faster steps after a minute or two of preparation [no]",
-        rich_help_panel=MACHINE,
-    ),
-]
-Amp = Annotated[
-    str | None, typer.Option(help="bfloat16: auto, on or off [auto]", rich_help_panel=MACHINE)
-]
-Backbone = Annotated[
-    str | None,
-    typer.Option(
-        help="linear, mlp:768, small, or a timm name [linear on features, resnet50]",
-        rich_help_panel=MODEL,
-    ),
-]
-Weights = Annotated[
-    str | None,
-    typer.Option(
-        help="a file (safetensors or a plain state dict), pretrained (of partly[weights] or timm's "
-        "hub), none, or auto: pretrained where there are any [auto]",
-        rich_help_panel=MODEL,
-    ),
-]
-Head = Annotated[
-    str | None,
-    typer.Option(
-        help="full, or sampled: for very many labels, a step computes and changes those that are "
-        "known in its batch and a share q of the others (--set q=0.01) [full]",
-        rich_help_panel=MODEL,
-    ),
-]
-HeadOnly = Annotated[
-    bool | None,
-    typer.Option(
-        "--head-only",
-        help="keep the backbone as it is; its features are computed once",
-        rich_help_panel=MODEL,
-    ),
-]
-LinearStart = Annotated[
-    bool | None,
-    typer.Option(
-        "--linear-start", help="train the head alone before all of it", rich_help_panel=MODEL
-    ),
-]
-Resize = Annotated[
-    str | None, typer.Option(help="stretch, or crop the middle [stretch]", rich_help_panel=IMAGES)
-]
-Augment = Annotated[
-    str | None,
-    typer.Option(
-        help="paper (flip), strong (crop, flip, randaugment, cutout), none, or steps with commas "
-        "[paper]",
-        rich_help_panel=IMAGES,
-    ),
-]
-Normalise = Annotated[
-    str | None,
-    typer.Option(
-        help="imagenet, half, none, or m,m,m/d,d,d [as the backbone's weights want it]",
-        rich_help_panel=IMAGES,
-    ),
-]
-Decode = Annotated[
-    str | None,
-    typer.Option(
-        help="cpu; gpu: JPEG is decoded there; once: pixels are kept on disk [cpu]",
-        rich_help_panel=IMAGES,
-    ),
-]
-Mix = Annotated[
-    str | None, typer.Option(help="none, logicmix or mixup-pme [none]", rich_help_panel=IMAGES)
-]
-Finish = Annotated[
-    str | None,
-    typer.Option(
-        help="none, or cft: tune each label's row of the head alone at the end [none]",
-        rich_help_panel=MODEL,
-    ),
-]
-GoalOption = Annotated[
-    str | None,
-    typer.Option(
-        "--goal",
-        help="what thresholds are best for: f1, precision:0.9 (find as many as can be while 90 % "
-        "are right), recall:0.9, or cost:1:5 (of a false positive, of a missed one) [f1]",
-        rich_help_panel=LABELS,
-    ),
-]
-Calibrate = Annotated[
-    str | None,
-    typer.Option(
-        help="make probabilities true, on images that are not trained on: temperature, isotonic "
-        "or none [none]",
-        rich_help_panel=LABELS,
-    ),
-]
-KeptIn = Annotated[
-    str | None,
-    typer.Option(
-        help="where pseudo-labels that a method remembers are kept: memory; disk: a file in the "
-        "run's folder; sparse or sparse:16: the 64 or 16 entries of an image that say most "
-        "[memory]",
-        rich_help_panel=LABELS,
-    ),
-]
-ImageSize = Annotated[
-    int | None, typer.Option(help="images become this square [448]", rich_help_panel=IMAGES)
-]
-Standardise = Annotated[
-    bool | None,
-    typer.Option(
-        "--standardise/--no-standardise", help="scale the features [yes]", rich_help_panel=MODEL
-    ),
-]
-Start = Annotated[
-    str | None,
-    typer.Option(help="head starts at class priors or plain [prior]", rich_help_panel=MODEL),
-]
-ExpectedPositives = Annotated[
-    float | None,
-    typer.Option(
-        help="positives an image, if you know [estimated from the labels]", rich_help_panel=LABELS
-    ),
-]
-Seed = Annotated[int | None, typer.Option(help="everything drawn at random follows from it [0]")]
-Workers = Annotated[
-    int | None, typer.Option(help="processes that read images [0]", rich_help_panel=MACHINE)
-]
-Device = Annotated[
-    str | None, typer.Option(help="auto, cpu or cuda [auto]", rich_help_panel=MACHINE)
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="an option of the method, name=value; repeatable", rich_help_panel=LABELS
-    ),
-]
-Convention = Annotated[
-    str | None,
-    typer.Option(
-        help="numbers in the file: partly (1 yes, 0 no, -1 unknown), nan, or signed (1 yes, -1 no, "
-        "0 unknown or not ticked) [partly]",
-        rich_help_panel=DATA,
-    ),
-]
-Seeds = Annotated[int | None, typer.Option(help="trainings of each, seeds 0, 1, … [3]")]
-Jobs = Annotated[
-    int | None, typer.Option(help="trainings at once [one a core]", rich_help_panel=MACHINE)
-]
-ProtocolFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--protocol", help="a .toml with a whole arena, as protocols/arena.toml; DATA is its folder"
-    ),
-]
-Only = Annotated[
-    list[str] | None, typer.Option("--only", help="a data set of the protocol; repeatable [all]")
-]
 
 
 def _recipe(path: Path | None) -> Any:
@@ -421,13 +147,13 @@ def demo(
 
 @app.command()
 def check(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path | None, typer.Option(help="folder for check.html, a page")] = None,
     json_: Annotated[bool, typer.Option("--json", help="print all that was found as JSON")] = False,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    verify: Verify = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    verify: options.Verify = None,
 ) -> None:
     """Say what is in a data set and what is wrong with it, before anyone trains on it.
 
@@ -476,14 +202,14 @@ def formats(
 
 @app.command()
 def pack(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path, typer.Option(help="folder for the tar files and labels.parquet")],
     size: Annotated[int, typer.Option(help="shorter side of a larger image; 0 keeps all")] = 512,
     quality: Annotated[int, typer.Option(help="of the JPEG files that are written")] = 90,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
     workers: Annotated[int | None, typer.Option(help="processes [one a core]")] = None,
 ) -> None:
     """Turn a data set into tar files and a Parquet table, its images resized once.
@@ -525,64 +251,66 @@ def methods(
 
 @app.command()
 def train(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the run")],
     method: Annotated[str | None, typer.Option(help="see `partly methods` [partly]")] = None,
     hide: Annotated[str | None, typer.Option(help=f"a study: {HIDING}")] = None,
-    recipe: RecipeFile = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
+    recipe: options.RecipeFile = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
     resume: Annotated[bool, typer.Option("--resume", help="go on where it stopped")] = False,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    head_factor: HeadFactor = None,
-    optimiser: Optimiser = None,
-    weight_decay: WeightDecay = None,
-    head_decay: HeadDecay = None,
-    warmup: Warmup = None,
-    schedule: Schedule = None,
-    clip: Clip = None,
-    ema: Ema = None,
-    batch_norm: BatchNorm = None,
-    compile: Compile = None,
-    amp: Amp = None,
-    backbone: Backbone = None,
-    weights: Weights = None,
-    head: Head = None,
-    head_only: HeadOnly = None,
-    linear_start: LinearStart = None,
-    image_size: ImageSize = None,
-    resize: Resize = None,
-    augment: Augment = None,
-    normalise: Normalise = None,
-    decode: Decode = None,
-    mix: Mix = None,
-    standardise: Standardise = None,
-    start: Start = None,
-    expected_positives: ExpectedPositives = None,
-    pseudo_labels: KeptIn = None,
-    finish: Finish = None,
-    goal: GoalOption = None,
-    calibrate: Calibrate = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
+    head_factor: options.HeadFactor = None,
+    optimiser: options.Optimiser = None,
+    weight_decay: options.WeightDecay = None,
+    head_decay: options.HeadDecay = None,
+    warmup: options.Warmup = None,
+    schedule: options.Schedule = None,
+    clip: options.Clip = None,
+    ema: options.Ema = None,
+    batch_norm: options.BatchNorm = None,
+    compile: options.Compile = None,
+    amp: options.Amp = None,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
+    head: options.Head = None,
+    head_only: options.HeadOnly = None,
+    linear_start: options.LinearStart = None,
+    image_size: options.ImageSize = None,
+    resize: options.Resize = None,
+    augment: options.Augment = None,
+    normalise: options.Normalise = None,
+    decode: options.Decode = None,
+    mix: options.Mix = None,
+    standardise: options.Standardise = None,
+    start: options.Start = None,
+    expected_positives: options.ExpectedPositives = None,
+    pseudo_labels: options.KeptIn = None,
+    finish: options.Finish = None,
+    goal: options.GoalOption = None,
+    calibrate: options.Calibrate = None,
     hold_out: Annotated[
         float | None,
         typer.Option(
             help="share of images to choose the epoch by, 0 keeps the last [0.1]",
-            rich_help_panel=LEARNING,
+            rich_help_panel=options.LEARNING,
         ),
     ] = None,
     checkpoint_steps: Annotated[
         int | None,
-        typer.Option(help="checkpoint every so many steps [each epoch]", rich_help_panel=MACHINE),
+        typer.Option(
+            help="checkpoint every so many steps [each epoch]", rich_help_panel=options.MACHINE
+        ),
     ] = None,
-    seed: Seed = None,
-    workers: Workers = None,
-    device: Device = None,
-    set_: Set = None,
+    seed: options.Seed = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
+    set_: options.Set = None,
 ) -> None:
     """Train a model and keep everything about it in a folder.
 
@@ -603,16 +331,16 @@ def train(
 
 @app.command()
 def evaluate(
-    run: Run,
-    data: Data,
+    run: options.Run,
+    data: options.Data,
     part: Annotated[str | None, typer.Option(help="train, validation or test [test]")] = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
     json_: Annotated[bool, typer.Option("--json", help="print every metric as JSON")] = False,
-    device: Device = None,
+    device: options.Device = None,
 ) -> None:
     """Measure a run's model on a data set.
 
@@ -646,24 +374,24 @@ def report(
 
 @app.command()
 def decide(
-    run: Run,
-    data: Data,
-    goal: GoalOption = None,
-    calibrate: Calibrate = None,
+    run: options.Run,
+    data: options.Data,
+    goal: options.GoalOption = None,
+    calibrate: options.Calibrate = None,
     part: Annotated[
         str | None,
         typer.Option(
             help="train, validation or test [validation, or the images training held out]",
-            rich_help_panel=DATA,
+            rich_help_panel=options.DATA,
         ),
     ] = None,
-    expected_positives: ExpectedPositives = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
-    device: Device = None,
+    expected_positives: options.ExpectedPositives = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
+    device: options.Device = None,
 ) -> None:
     """Choose anew from which probability a label counts as present, without training again.
 
@@ -690,7 +418,7 @@ def decide(
 
 @app.command()
 def predict(
-    run: Run,
+    run: options.Run,
     images: Annotated[
         Path, typer.Argument(help="an image, a folder or tar of images, or a data set")
     ],
@@ -711,11 +439,11 @@ def predict(
     resume: Annotated[
         bool, typer.Option("--resume", help="go on with a file that was not finished")
     ] = False,
-    format: Format = None,
-    read: Read = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
-    device: Device = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
+    device: options.Device = None,
 ) -> None:
     """Write the probability of every label for every image, and which labels are decided.
 
@@ -744,7 +472,7 @@ def predict(
 
 @app.command()
 def export(
-    run: Run,
+    run: options.Run,
     format: Annotated[
         str,
         typer.Option(
@@ -774,8 +502,8 @@ def export(
 
 @app.command()
 def suggest(
-    run: Run,
-    data: Data,
+    run: options.Run,
+    data: options.Data,
     budget: Annotated[int, typer.Option(help="how many questions")] = 500,
     out: Annotated[Path, typer.Option(help=".csv, or .json for Label Studio")] = Path("ask.csv"),
     suspects: Annotated[
@@ -796,12 +524,12 @@ def suggest(
         Path | None,
         typer.Option(help="folder that Label Studio serves images from [the one DATA lies in]"),
     ] = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
-    device: Device = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
+    device: options.Device = None,
 ) -> None:
     """Write which unknown labels to ask a person about next: those that teach the model most.
 
@@ -830,14 +558,14 @@ def suggest(
 
 @app.command()
 def answers(
-    data: Data,
+    data: options.Data,
     file: Annotated[
         Path | None, typer.Argument(help="a filled-in .csv, or a .json that Label Studio exported")
     ] = None,
     by: Annotated[str, typer.Option(help="who answered")] = "",
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
 ) -> None:
     """Take people's answers into the journal beside the data; without a file, say what it holds.
 
@@ -857,7 +585,7 @@ def answers(
 
 @app.command()
 def compare(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the comparison")] = Path("runs/compare"),
     methods: Annotated[
         str | None, typer.Option(help="comma-separated; see `partly methods` [all]")
@@ -865,42 +593,42 @@ def compare(
     settings: Annotated[
         str | None, typer.Option(help="comma-separated, e.g. fal,pal:0.3,spl [the paper's eight]")
     ] = None,
-    protocol: ProtocolFile = None,
-    only: Only = None,
-    recipe: RecipeFile = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    head_factor: HeadFactor = None,
-    optimiser: Optimiser = None,
-    weight_decay: WeightDecay = None,
-    head_decay: HeadDecay = None,
-    warmup: Warmup = None,
-    schedule: Schedule = None,
-    ema: Ema = None,
-    batch_norm: BatchNorm = None,
-    backbone: Backbone = None,
-    weights: Weights = None,
-    head_only: HeadOnly = None,
-    linear_start: LinearStart = None,
-    image_size: ImageSize = None,
-    resize: Resize = None,
-    augment: Augment = None,
-    normalise: Normalise = None,
-    decode: Decode = None,
-    mix: Mix = None,
-    standardise: Standardise = None,
-    start: Start = None,
-    expected_positives: ExpectedPositives = None,
-    workers: Workers = None,
-    device: Device = None,
+    protocol: options.ProtocolFile = None,
+    only: options.Only = None,
+    recipe: options.RecipeFile = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
+    seeds: options.Seeds = None,
+    jobs: options.Jobs = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
+    head_factor: options.HeadFactor = None,
+    optimiser: options.Optimiser = None,
+    weight_decay: options.WeightDecay = None,
+    head_decay: options.HeadDecay = None,
+    warmup: options.Warmup = None,
+    schedule: options.Schedule = None,
+    ema: options.Ema = None,
+    batch_norm: options.BatchNorm = None,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
+    head_only: options.HeadOnly = None,
+    linear_start: options.LinearStart = None,
+    image_size: options.ImageSize = None,
+    resize: options.Resize = None,
+    augment: options.Augment = None,
+    normalise: options.Normalise = None,
+    decode: options.Decode = None,
+    mix: options.Mix = None,
+    standardise: options.Standardise = None,
+    start: options.Start = None,
+    expected_positives: options.ExpectedPositives = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
 ) -> None:
     """Train methods × settings × seeds with equal budgets: the paper's tables.
 
@@ -985,36 +713,36 @@ def _compare_by_protocol(data: Path, out: Path, path: Path, arguments: dict[str,
 
 @app.command()
 def ablate(
-    data: Data,
+    data: options.Data,
     out: Annotated[Path, typer.Option(help="folder of the ablation")] = Path("runs/ablate"),
     method: Annotated[str, typer.Option(help="a method that has parts: paper or partly")] = "paper",
     settings: Annotated[str | None, typer.Option(help="comma-separated [pal:0.6,ppl:0.6]")] = None,
-    recipe: RecipeFile = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
-    on_bad_image: OnBadImage = None,
-    verify: Verify = None,
-    seeds: Seeds = None,
-    jobs: Jobs = None,
-    epochs: Epochs = None,
-    batch_size: BatchSize = None,
-    lr: LearningRate = None,
-    backbone: Backbone = None,
-    weights: Weights = None,
-    head_only: HeadOnly = None,
-    linear_start: LinearStart = None,
-    image_size: ImageSize = None,
-    resize: Resize = None,
-    augment: Augment = None,
-    normalise: Normalise = None,
-    decode: Decode = None,
-    mix: Mix = None,
-    standardise: Standardise = None,
-    start: Start = None,
-    expected_positives: ExpectedPositives = None,
-    workers: Workers = None,
-    device: Device = None,
+    recipe: options.RecipeFile = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
+    on_bad_image: options.OnBadImage = None,
+    verify: options.Verify = None,
+    seeds: options.Seeds = None,
+    jobs: options.Jobs = None,
+    epochs: options.Epochs = None,
+    batch_size: options.BatchSize = None,
+    lr: options.LearningRate = None,
+    backbone: options.Backbone = None,
+    weights: options.Weights = None,
+    head_only: options.HeadOnly = None,
+    linear_start: options.LinearStart = None,
+    image_size: options.ImageSize = None,
+    resize: options.Resize = None,
+    augment: options.Augment = None,
+    normalise: options.Normalise = None,
+    decode: options.Decode = None,
+    mix: options.Mix = None,
+    standardise: options.Standardise = None,
+    start: options.Start = None,
+    expected_positives: options.ExpectedPositives = None,
+    workers: options.Workers = None,
+    device: options.Device = None,
 ) -> None:
     """Train a method whole and without each of its parts: the paper's ablation.
 
@@ -1044,8 +772,8 @@ def ablate(
 
 @app.command()
 def review(
-    run: Run,
-    data: Data,
+    run: options.Run,
+    data: options.Data,
     label: Annotated[
         list[str] | None, typer.Option("--label", help="only this label; repeatable [all]")
     ] = None,
@@ -1056,10 +784,12 @@ def review(
     ] = None,
     host: Annotated[
         str,
-        typer.Option(help="where to listen; 0.0.0.0 for other machines", rich_help_panel=SERVER),
+        typer.Option(
+            help="where to listen; 0.0.0.0 for other machines", rich_help_panel=options.SERVER
+        ),
     ] = "127.0.0.1",
     port: Annotated[
-        int, typer.Option(help="0 takes one that is free", rich_help_panel=SERVER)
+        int, typer.Option(help="0 takes one that is free", rich_help_panel=options.SERVER)
     ] = 8765,
     token: Annotated[
         str | None,
@@ -1067,7 +797,7 @@ def review(
             envvar="PARTLY_TOKEN",
             help="what whoever opens the page must know [made and printed where other machines "
             "can reach it]",
-            rich_help_panel=SERVER,
+            rich_help_panel=options.SERVER,
         ),
     ] = None,
     name: Annotated[
@@ -1075,7 +805,7 @@ def review(
         typer.Option(
             "--name",
             help="a further host name under which the page is reached; repeatable",
-            rich_help_panel=SERVER,
+            rich_help_panel=options.SERVER,
         ),
     ] = None,
     open_: Annotated[
@@ -1083,17 +813,17 @@ def review(
         typer.Option(
             "--open/--no-open",
             help="open it in the browser [where there is a screen]",
-            rich_help_panel=SERVER,
+            rich_help_panel=options.SERVER,
         ),
     ] = None,
-    format: Format = None,
-    read: Read = None,
-    convention: Convention = None,
+    format: options.Format = None,
+    read: options.Read = None,
+    convention: options.Convention = None,
     on_bad_image: Annotated[
-        str, typer.Option(help="error, or skip: leave them out", rich_help_panel=DATA)
+        str, typer.Option(help="error, or skip: leave them out", rich_help_panel=options.DATA)
     ] = "skip",
-    verify: Verify = None,
-    device: Device = None,
+    verify: options.Verify = None,
+    device: options.Device = None,
 ) -> None:
     """Open a local page on which people answer what the model asks.
 
