@@ -3,9 +3,10 @@
 What enters: inputs that are already on the device. What leaves, each as the median of several
 rounds in which all variants take turns, so that a noisy machine is noisy for all of them:
 
-    step    time of `take_step` with a backbone, in units of bce's: partly as it is by default,
-            without averaged weights, and with the averaged model as its teacher; and how often a
-            step makes the host wait for the GPU, by the profiler, less what that waits by itself
+    step    time of `take_step` with a backbone, in units of bce's: partly as it is by default on
+            pretrained weights, without averaged weights, with the averaged model as its teacher,
+            and as it begins with random weights; and how often a step makes the host wait for the
+            GPU, by the profiler, less what that waits by itself
     q       the same with a linear layer on 256 features and 80, 374, 5,000, 100,000 labels, partly
             with a share q of the unknown entries, in units of partly with all of them
 
@@ -39,17 +40,16 @@ from partly.training import State, start, take_step
 RESULTS = Path(__file__).parent / "results" / "step.json"
 LABELS = (80, 374, 5_000, 100_000)
 FEATURES = 256
+PRETRAINED = {"surprise": 0.0, "teacher": "self"}
+TAUGHT = PRETRAINED | {"teacher": "average"}
 VARIANTS: dict[str, dict[str, Any]] = {
     "bce": {"method": "bce"},
-    "partly": {"method": "partly"},
-    "partly, batch norm trained": {"method": "partly", "batch_norm": "train"},
-    "partly without averaged weights": {"method": "partly", "ema": 0.0, "batch_norm": "train"},
-    "partly, teacher=average": {"method": "partly", "options": {"teacher": "average"}},
-    "partly, teacher=average, batch norm trained": {
-        "method": "partly",
-        "batch_norm": "train",
-        "options": {"teacher": "average"},
-    },
+    "partly": {"options": PRETRAINED},
+    "partly, batch norm trained": {"options": PRETRAINED, "batch_norm": "train"},
+    "partly without averaged weights": {"options": PRETRAINED, "ema": 0.0, "batch_norm": "train"},
+    "partly, teacher=average": {"options": TAUGHT},
+    "partly, teacher=average, batch norm trained": {"options": TAUGHT, "batch_norm": "train"},
+    "partly, random weights: surprise=1:0": {"batch_norm": "train"},
 }
 
 

@@ -321,6 +321,27 @@ def test_only_a_network_without_weights_is_surprised(
     assert any("surprise" in note for note in training.notes) == surprised
 
 
+@pytest.mark.parametrize("epoch", [1, EPOCHS])
+def test_surprise_weighs_the_entries_of_mixed_images_too(epoch: int) -> None:
+    training = training_on(hide(easy_data()[1], "ppl:0.5"))
+    own = batch_of(training, epoch=epoch)
+    mixture, targets = mixing.mix("logicmix", own.labels, seed=0, epoch=epoch, rows=own.rows)
+    told = torch.randn(own.labels.shape, generator=torch.Generator().manual_seed(4))
+    batch = replace(own, labels=targets[0][1], mixture=mixture, own=own.labels, teacher=told)
+    found = []
+    for surprise in (0.0, "1:0"):
+        of_network = replace(training, kind="small", averaged=True, notes=[])
+        options = {"surprise": surprise, "teacher": "average"}
+        found.append(float(methods.get("partly").start(of_network, options)(-told, batch)))
+    assert (found[1] < found[0]) if epoch == 1 else (found[1] == found[0])
+
+
+def test_surprise_is_not_announced_where_one_epoch_leaves_no_time_for_it() -> None:
+    training = replace(training_on(hide(easy_data()[1], "pal:0.5")), kind="small", epochs=1)
+    methods.get("partly").start(training)
+    assert not any("surprise" in note for note in training.notes)
+
+
 def test_surprise_weighs_entries_at_first_and_not_in_the_end() -> None:
     labels = hide(easy_data()[1], "ppl:0.5")
     logits = torch.randn(labels.shape, generator=torch.Generator().manual_seed(3))

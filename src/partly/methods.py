@@ -422,13 +422,13 @@ def _partly(
             seen = batch.own if taught and batch.own is not None else batch.labels
             positive = chance_of_single(believed, seen, positive)
         chances: dict[str, Any] = {"c_positive": positive, "c_negative": negative}
-        if taught and batch.mixture is not None:
-            return of_mixed(logits, believed, batch, chances, trust, taken)
         x, emphasis = logits, None
         if batch.chance is not None:
             x = logits + batch.of_labels(sample_tilt(batch.chance, trust))
         if power := ramp(surprising, batch.epoch, training.epochs, CALM):
             emphasis = losses.surprise(x, batch.labels, **chances) ** power
+        if taught and batch.mixture is not None:
+            return of_mixed(logits, believed, batch, chances, trust, taken, emphasis)
         loss, pseudo = fused.partly(
             x,
             batch.labels,
@@ -466,6 +466,7 @@ def _partly(
         chances: dict[str, Any],
         trust: float,
         taken: float,
+        emphasis: Tensor | None,
     ) -> Tensor:
         """What is believed of each image alone is put together, where images are mixed."""
         alpha, beta = losses.balance(batch.labels, gamma, share)
@@ -485,7 +486,8 @@ def _partly(
             beta=beta,
             reduction="none",
         )
-        return (entries * attend(batch.of_mixed_alone(torch.sigmoid(believed)), sharpness)).mean()
+        entries = entries * attend(batch.of_mixed_alone(torch.sigmoid(believed)), sharpness)
+        return (entries if emphasis is None else entries * emphasis).mean()
 
     return step
 
@@ -541,7 +543,7 @@ def choose_surprise(training: Training, wanted: float | str) -> float | str:
         from_nothing = training.kind not in ("linear", "mlp") and not training.fine_tuned
         wanted = SURPRISE if from_nothing else 0.0
     _check_ramp("surprise", wanted, 0, 10)
-    if str(wanted) == SURPRISE:
+    if str(wanted) == SURPRISE and ramp(wanted, 1, training.epochs, CALM):
         training.notes.append(
             f"surprise {wanted}: what the network did not expect weighs more at first, and no "
             f"longer after {CALM:.0%} of the epochs"
