@@ -422,6 +422,10 @@ def test_what_people_were_asked_about_stays_marked_and_can_be_left_out() -> None
     assert asked_in(marked.keep(marked.values == 1), [0, 1, 2, 3]) == {
         cell for cell in cells if DENSE[cell] == 1
     }
+    turned = marked.reorder([made.names[2], made.names[0]])
+    assert asked_in(turned, [0, 1, 2, 3]) == {
+        (row, {2: 0, 0: 1}[column]) for row, column in cells if column != 1
+    }
     # Of the last two labels no other positive is known: there, all that is known stays.
     assert marked.drawn().dense().tolist() == [[1, -1, 0], [-1, -1, -1], [-1, 1, 1], [-1, 0, -1]]
     assert made.drawn() is made

@@ -360,17 +360,15 @@ class LabelTable:
         new_column = np.full(len(self.names), -1, dtype=np.int64)
         for column, name in enumerate(names):
             new_column[self.names.index(name)] = column
-        wanted = new_column[self.indices] >= 0
-        return LabelTable.from_entries(
-            self.rows[wanted],
-            new_column[self.indices[wanted]],
-            self.values[wanted],
-            ids=self.ids,
-            names=names,
-            paths=self.paths,
-            features=self.features,
-            splits=self.splits,
-            notes=self.notes,
+        kept = self.keep(new_column[self.indices] >= 0)
+        columns = new_column[kept.indices]
+        order = np.argsort(kept.rows * len(names) + columns, kind="stable")
+        return replace(
+            kept,
+            names=_names(names),
+            indices=columns[order].astype(np.int32),
+            values=kept.values[order],
+            asked=None if kept.asked is None else kept.asked[order],
         )
 
     def mapped(self) -> "LabelTable":
