@@ -78,7 +78,7 @@ def test_questions_are_asked_answered_and_learnt_from(data: Path, tmp_path: Path
         row, column = after.ids.tolist().index(line["image"]), after.names.index(line["label"])
         assert after.dense()[row, column] == 1
     assert after.asked is not None
-    assert after.asked.sum() == 9
+    assert after.asked.sum() == sum(line["known"] == "" for line in lines)
     trained = partly_works("train", data, "--out", tmp_path / "second", *TRAIN)
     assert "9 answers taken in" in trained.out
 

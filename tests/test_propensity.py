@@ -244,3 +244,47 @@ def test_where_all_that_is_known_was_asked_it_is_all_there_is_to_go_by() -> None
     table = asked_about(start, truth, cells)
     assert table.drawn().known == 80
     np.testing.assert_allclose(estimate(table).priors, 0.25, atol=0.01)
+
+
+def test_the_order_of_the_labels_changes_nothing_about_what_was_asked() -> None:
+    truth = (np.random.default_rng(0).random((3000, 3)) < [0.3, 0.1, 0.02]).astype(np.int8)
+    start = hide(truth, "ppl:0.5", seed=0)
+    unknown = [(int(row), int(column)) for row, column in np.argwhere(start < 0)]
+    table = asked_about(start, truth, unknown[:60])
+    before = estimate(table, expected_positives=0.42)
+    turned = estimate(table.reorder(["2", "0", "1"]), expected_positives=0.42)
+    np.testing.assert_allclose(turned.priors, before.priors[[2, 0, 1]])
+
+
+def test_to_confirm_what_the_data_says_changes_nothing() -> None:
+    truth = (np.random.default_rng(0).random((1000, 3)) < [0.1, 0.2, 0.5]).astype(np.int8)
+    for setting in ("ppl:0.3", "pal:0.3"):
+        start = hide(truth, setting, seed=0)
+        known = [(int(row), int(column)) for row, column in np.argwhere(start >= 0)]
+        before = estimate(LabelTable.from_dense(start))
+        after = estimate(asked_about(start, truth, known[::2]))
+        np.testing.assert_allclose(after.priors, before.priors)
+        np.testing.assert_allclose(after.positive, before.positive)
+        np.testing.assert_allclose(after.negative, before.negative)
+
+
+def test_a_tick_that_was_wrong_does_not_make_negatives_known() -> None:
+    """In data of positives alone: 1 of 16 known positives of a label turns out to be none."""
+    start = np.full((400, 2), -1, dtype=np.int8)
+    start[:16, 0] = start[16:32, 1] = 1
+    truth = np.where(np.arange(400)[:, None] == 3, 0, start)
+    before = estimate(LabelTable.from_dense(start))
+    after = estimate(asked_about(start, truth, [(3, 0)]))
+    assert after.priors[0] == pytest.approx(before.priors[0] * 15 / 16, rel=0.01)
+    assert after.priors[1] == pytest.approx(before.priors[1], rel=0.01)
+
+
+def test_what_is_put_right_in_a_sample_counts_as_it_was_put_right() -> None:
+    truth = (np.random.default_rng(0).random((1000, 2)) < [0.1, 0.2]).astype(np.int8)
+    right = hide(truth, "pal:0.5", seed=0)
+    wrong = np.where((right == 1) & (np.arange(1000)[:, None] % 4 == 0), 0, right)
+    cells = [(int(row), int(column)) for row, column in np.argwhere(wrong != right)]
+    np.testing.assert_allclose(
+        estimate(asked_about(wrong, right, cells)).priors,
+        estimate(LabelTable.from_dense(right)).priors,
+    )

@@ -163,8 +163,7 @@ def apply(table: LabelTable, answers: Iterable[Answer]) -> LabelTable:
     values = np.array([answer.value for answer in cells.values()], dtype=np.int64)
     here = (images >= 0) & (columns >= 0)
     asked = images[here] * len(table.names) + columns[here]
-    before = table.rows * len(table.names) + table.indices
-    kept = ~np.isin(before, asked)
+    kept = ~np.isin(_cells(table), asked)
     known = values[here] != UNKNOWN
     changed = LabelTable.from_entries(
         np.concatenate([table.rows[kept], images[here][known]]),
@@ -177,8 +176,24 @@ def apply(table: LabelTable, answers: Iterable[Answer]) -> LabelTable:
         splits=table.splits,
         notes=(*table.notes, *_notes(table, cells, here, int((~kept).sum()))),
     )
-    after = changed.rows * len(table.names) + changed.indices
-    return replace(changed, asked=np.isin(after, asked), checked=True)
+    return replace(changed, asked=_marks(table, changed), checked=True)
+
+
+def _marks(table: LabelTable, changed: LabelTable) -> np.ndarray:
+    """Which known entries of the changed table are known because people were asked about them.
+
+    What the data says by itself stays part of the sample when somebody confirms or corrects it. But
+    where it names positives alone, a no in place of one does not say that it names negatives.
+    """
+    drawn = table if table.asked is None else table.keep(~table.asked)
+    one_sided = drawn.counts_by_label().negative == 0
+    corrected = one_sided[changed.indices] & (changed.values == NEGATIVE)
+    return np.asarray(corrected | ~np.isin(_cells(changed), _cells(drawn)))
+
+
+def _cells(table: LabelTable) -> np.ndarray:
+    """row·L + column of every known entry [K], ascending."""
+    return np.asarray(table.rows * len(table.names) + table.indices)
 
 
 def answered(table: LabelTable, answers: Iterable[Answer]) -> np.ndarray:
