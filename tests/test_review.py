@@ -4,6 +4,7 @@ What a browser does with it is tested in `test_review_page.py`.
 """
 
 import asyncio
+import contextlib
 import errno
 import io
 import json
@@ -11,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,7 @@ from partly.source import Source
 from partly.suggest import Question
 
 fastapi = pytest.importorskip("fastapi", reason="the review page needs partly[review]")
+import uvicorn  # noqa: E402
 from fastapi.testclient import TestClient  # noqa: E402
 
 from partly.review.app import application  # noqa: E402
@@ -367,6 +370,8 @@ def test_elsewhere_addresses_are_ours_and_foreign_names_are_not():
         ({"content-length": ""}, 411),
         ({"content-length": "-1"}, 411),
         ({"content-length": str(2**20 + 1)}, 413),
+        ({"transfer-encoding": "chunked"}, 411),
+        ({"transfer-encoding": ""}, 411),
     ],
 )
 def test_a_foreign_page_cannot_write(changed, expected):
@@ -556,6 +561,48 @@ def test_nothing_but_rows_and_the_page_can_be_read(subject, path):
     app = application(subject, pictures.pictures_of(subject.table.paths), HERE)
     assert status_of(app, path) in (404, 422)
     assert status_of(app, "/image/5") == 200
+
+
+@contextlib.contextmanager
+def listening(app: Any) -> Iterator[tuple[str, int]]:
+    """Where a real server answers for the application."""
+    with socket.create_server(("127.0.0.1", 0)) as place:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [place]}, daemon=True)
+        thread.start()
+        yield place.getsockname()
+        server.should_exit = True
+        thread.join(timeout=20)
+
+
+def test_a_body_in_pieces_is_not_read_whatever_length_it_claims(subject):
+    app = application(subject, pictures.pictures_of(subject.table.paths), HERE)
+    head = (
+        "POST /api/login HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Partly: review\r\n"
+        "Content-Type: application/json\r\nContent-Length: 10\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with listening(app) as place, socket.create_connection(place, timeout=20) as line:
+        line.sendall(head.encode() + b"10\r\n" + b" " * 16 + b"\r\n")  # and more would follow
+        assert line.recv(1000).startswith(b"HTTP/1.1 411 ")
+
+
+def test_no_more_is_read_than_the_largest_body(subject):
+    app = application(subject, pictures.pictures_of(subject.table.paths), HERE)
+    pieces, replies = 0, []
+
+    async def receive() -> dict[str, Any]:
+        nonlocal pieces
+        pieces += 1
+        return {"type": "http.request", "body": b" " * 2**18, "more_body": pieces < 1000}
+
+    async def send(message: dict[str, Any]) -> None:
+        replies.append(message)
+
+    headers = [(name.encode(), value.encode()) for name, value in WRITING.items()]
+    scope = {"type": "http", "method": "POST", "path": "/api/login", "headers": headers}
+    asyncio.run(app(scope | {"query_string": b""}, receive, send))
+    assert pieces == 5
+    assert replies[0]["status"] == 400
 
 
 def status_of(app: Any, path: str) -> int:

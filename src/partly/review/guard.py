@@ -6,6 +6,7 @@ What enters: a request's method, path and headers. What leaves: None, or a statu
   made to point here (DNS rebinding) comes with its own name.
 - A foreign page cannot write: that takes a header which browsers send across origins only if the
   server allows it, and this one never does; and an origin, where it is sent, must be ours.
+- What is sent is small: its length is said before, and no byte more is read.
 - With a token, everything but the empty page needs it, as a cookie or a header. Tokens are compared
   in constant time, and stand neither in an address nor in a log.
 """
@@ -125,7 +126,8 @@ def _refused_to_write(host: str, headers: Mapping[str, str]) -> tuple[int, str] 
     if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         return 415, "answers come as application/json"
     length = headers.get("content-length", "")
-    if not length.isdecimal():
+    # A body in pieces has no length, whatever a second header says of it.
+    if "transfer-encoding" in headers or not length.isdecimal():
         return 411, "the length is missing"
     if int(length) > LARGEST_BODY:
         return 413, f"more than {LARGEST_BODY:,} bytes at once"
@@ -161,11 +163,26 @@ def guarded(application: Application, door: Door) -> Application:
         )
         refused = refusal(door, scope["method"], scope["path"], dict(pairs))
         if refused is None:
-            await application(scope, receive, send_with_headers)
+            await application(scope, _at_most(LARGEST_BODY, receive), send_with_headers)
         else:
             await _refuse(send_with_headers, *refused)
 
     return guard
+
+
+def _at_most(most: int, receive: Any) -> Any:
+    """Whoever sends more than so many bytes is listened to no longer."""
+    taken = 0
+
+    async def bounded() -> MutableMapping[str, Any]:
+        nonlocal taken
+        if taken > most:
+            return {"type": "http.disconnect"}
+        message: MutableMapping[str, Any] = await receive()
+        taken += len(message.get("body", b""))
+        return message if taken <= most else {"type": "http.disconnect"}
+
+    return bounded
 
 
 async def _refuse(send: Any, status: int, reason: str) -> None:
