@@ -472,16 +472,36 @@ def test_questions_come_with_what_is_known_of_them(client):
         {"value": "1"},
         {"at": "yesterday"},
         {"at": "2" * 1000},
+        {"at": "0001-01-01T00:00:00+23:00"},
         {"by": "x" * 81},
         {"image": 3},
         {"image": None},
     ],
 )
 def test_strange_answers_are_refused_and_nothing_is_written(subject, client, changed):
-    reply = client.post("/api/answers", json=sent(**changed))
-    assert reply.status_code == 422
-    assert reply.json()["problem"]
+    (outcome,) = client.post("/api/answers", json=sent(**changed)).json()["outcomes"]
+    assert outcome["problem"].startswith(f"{next(iter(changed))}: ")
     assert not subject.ledger.path.exists()
+
+
+def test_a_strange_answer_does_not_keep_those_behind_it(subject, client):
+    client.post("/api/answers", json=sent("2.png"))
+    body = {"answers": [*sent()["answers"], *sent("2.png", by="x" * 81)["answers"]]}
+    body["answers"] += sent("3.png")["answers"]
+    first, second, third = client.post("/api/answers", json=body).json()["outcomes"]
+    assert second["problem"] == "by: String should have at most 80 characters"
+    assert second["now"]["by"] == "anna"  # what stands there still
+    assert (first["problem"], third["problem"]) == (None, None)
+    assert [answer.image for answer in answers.read(subject.ledger.path)] == [
+        "2.png", "1.png", "3.png",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", [{}, {"answers": 1}, {"answers": [1]}, []])
+def test_what_is_no_list_of_answers_is_refused(client, body):
+    reply = client.post("/api/answers", json=body)
+    assert reply.status_code == 422
+    assert "answers" in reply.json()["problem"] or "body" in reply.json()["problem"]
 
 
 def test_a_truth_value_never_gets_into_the_journal(subject, client):
@@ -492,7 +512,7 @@ def test_a_truth_value_never_gets_into_the_journal(subject, client):
 def test_a_text_that_is_no_text_is_refused(subject, client):
     body = json.dumps(sent(by="\ud800"))
     reply = client.post("/api/answers", content=body, headers={"content-type": "application/json"})
-    assert reply.status_code == 422
+    assert reply.json()["outcomes"][0]["problem"].startswith("by: ")
     assert not subject.ledger.path.exists()
 
 
@@ -746,6 +766,7 @@ def test_features_are_nothing_to_look_at(home, tmp_path):
         (["--part", "validation"], "has no part 'validation'; --part all takes every image"),
         (["--part", "some"], "--part is one of train, validation, test, all, not 'some'"),
         (["--budget", 0], "--budget is a number of questions, 1 or more, not 0"),
+        (["--by", "x" * 81], "--by is a name of up to 80 characters, not of 81"),
         (["--token", "short"], "use 16 characters or more"),
         (["--host", "no.such.host.invalid"], "cannot listen at no.such.host.invalid"),
     ],

@@ -233,6 +233,30 @@ def test_a_reload_in_the_middle_loses_neither_the_place_nor_an_answer(home, visi
     assert asked(page) == third
 
 
+def test_a_refused_answer_is_named_and_those_behind_it_are_saved(home, visit):
+    page = visit("x" * 81, label="blue")  # a name from elsewhere, longer than any that is taken
+    first = asked(page)
+    keys(page, "y")
+    refused = page.locator("#refused")
+    expect(refused).to_contain_text("One answer was refused and is not saved.")
+    expect(refused).to_contain_text(f"blue, {first[0]}: by: String should have at most 80")
+    expect(page.locator("#down")).to_be_hidden()
+    page.get_by_role("button", name="Close").click()
+    expect(refused).to_be_hidden()
+    page.keyboard.press("?")
+    page.fill("#name", "refused")
+    page.keyboard.press("Enter")
+    expect(page.locator("#who")).to_have_text("refused")
+    keys(page, "n")
+    saved(page)
+    (said,) = home.said_by("refused")
+    assert said.value == 0
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert asked(page) == first  # and open again
+    expect(page.locator(".answers .yes")).to_have_attribute("aria-pressed", "false")
+
+
 def test_a_server_that_is_killed_and_comes_back_has_every_answer(home, visit):
     with serving(home) as first:
         page = visit("killed", label="cyan", at=first.address)

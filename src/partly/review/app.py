@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import Body, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from partly.answers import Answer
 from partly.errors import DataError
@@ -19,7 +19,7 @@ from partly.images import ImageProblem
 from partly.labels import POSITIVE
 from partly.review.choosing import Subject, gallery, queue
 from partly.review.guard import Door, guarded, knows, secret_of
-from partly.review.ledger import Wish, moment
+from partly.review.ledger import LONGEST_NAME, Wish, moment
 from partly.review.pictures import Pictures
 from partly.review.presence import Looking, looking
 from partly.suggest import Question
@@ -46,14 +46,17 @@ class Given(BaseModel):
     image: str
     label: str
     value: Literal[1, 0, -1] | None
-    by: Annotated[str, Field(max_length=80)] = ""
+    by: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     at: Annotated[str, Field(max_length=40)]
     undoes: Annotated[str, Field(max_length=40)] | None = None
 
     @field_validator("at", "undoes")
     @classmethod
     def _moment(cls, text: str | None) -> str | None:
-        return None if text is None else moment(text)
+        try:
+            return None if text is None else moment(text)
+        except OverflowError:
+            raise ValueError("there is no such time") from None
 
     def wish(self) -> Wish:
         value = None if self.value is None else int(self.value)
@@ -86,15 +89,18 @@ def application(subject: Subject, pictures: Pictures, door: Door, by: str = "") 
 
     @app.exception_handler(RequestValidationError)
     async def strange(request: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        return JSONResponse({"problem": f"{where}: {first['msg']}"}, 422)
+        return JSONResponse({"problem": _what_is_strange(error)}, 422)
 
     @app.exception_handler(DataError)
     async def full(request: Request, error: DataError) -> JSONResponse:
         return JSONResponse({"problem": str(error)}, 503)
 
     return guarded(app, door._replace(open=frozenset((*PAGE, LOGIN))))
+
+
+def _what_is_strange(error: RequestValidationError | ValidationError) -> str:
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
 
 
 def _add_page(app: FastAPI) -> None:
@@ -240,11 +246,17 @@ def _add_answers(app: FastAPI, subject: Subject, look: Looking) -> None:
 
     @app.post("/api/answers")
     def give(
-        answers: Annotated[list[Given], Body(embed=True, max_length=500)],
+        answers: Annotated[list[dict[str, Any]], Body(embed=True, max_length=500)],
     ) -> dict[str, Any]:
-        """Write answers down. What is replied, to each, is true of the disk."""
-        problems = ledger.add(given.wish() for given in answers)
-        standing = [ledger.answer(given.image, given.label) for given in answers]
+        """Write answers down. What is replied, to each, is true of the disk.
+
+        A strange one is refused by itself: it must not keep those that wait behind it.
+        """
+        read = [_given(answer) for answer in answers]
+        wishes = [given.wish() for given in read if isinstance(given, Given)]
+        taken = iter(ledger.add(wishes) if wishes else [])
+        problems = [next(taken) if isinstance(given, Given) else given for given in read]
+        standing = [ledger.answer(str(a.get("image")), str(a.get("label"))) for a in answers]
         return {
             "outcomes": [
                 {"problem": problem, "now": None if now is None else _public(now)}
@@ -252,3 +264,11 @@ def _add_answers(app: FastAPI, subject: Subject, look: Looking) -> None:
             ],
             "people": ledger.people(),
         }
+
+
+def _given(answer: dict[str, Any]) -> Given | str:
+    """An answer as it was sent, or what is strange about it."""
+    try:
+        return Given.model_validate(answer)
+    except ValidationError as error:
+        return _what_is_strange(error)

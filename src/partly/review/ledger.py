@@ -20,6 +20,8 @@ from typing import NamedTuple
 from partly import answers
 from partly.answers import Answer
 
+LONGEST_NAME = 80  # characters of who answered
+
 Cell = tuple[str, str]  # image, label
 
 

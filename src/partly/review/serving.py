@@ -47,7 +47,7 @@ def review_run(
 ) -> None:
     """Serve the page until Ctrl-C. names: further hosts under which it is asked for."""
     _check_installed()
-    _check_choices(part, budget, port)
+    _check_choices(part, budget, port, by)
     from partly.review.guard import door_of
 
     door = door_of(host, token, names)
@@ -72,7 +72,9 @@ def _check_installed() -> None:
         raise ConfigError("the review page needs FastAPI: pip install 'partly[review]'") from None
 
 
-def _check_choices(part: str, budget: int, port: int) -> None:
+def _check_choices(part: str, budget: int, port: int, by: str | None) -> None:
+    from partly.review.ledger import LONGEST_NAME
+
     problems = []
     if part not in PARTS:
         problems.append(f"--part is one of {', '.join(PARTS)}, not '{part}'")
@@ -80,6 +82,9 @@ def _check_choices(part: str, budget: int, port: int) -> None:
         problems.append(f"--budget is a number of questions, 1 or more, not {budget}")
     if not 0 <= port <= 65535:
         problems.append(f"--port is a number from 0 (any that is free) to 65535, not {port}")
+    length = len(by or "")
+    if length > LONGEST_NAME:
+        problems.append(f"--by is a name of up to {LONGEST_NAME} characters, not of {length}")
     raise_if(problems, ConfigError)
 
 

@@ -12,7 +12,8 @@ const confirmed = []; // when our last answers were confirmed, for the rate
 const RETRY = 1500, POLL = 1500, POLL_HIDDEN = 10000, AT_ONCE = 200, UNDOABLE = 500;
 
 // row: the image that is shown here; lookedAt: rows that others have before them just now.
-export const state = { start: null, by: "", people: {}, away: "", row: null, lookedAt: new Set() };
+// refused: answers that the server did not take, in words, until somebody has seen them.
+export const state = { start: null, by: "", people: {}, away: "", row: null, lookedAt: new Set(), refused: [] };
 export const tab = `${Date.now()}-${Math.random()}`;
 
 const key = (image, label) => JSON.stringify([image, label]);
@@ -169,7 +170,9 @@ export async function flush() {
 function settle(wish, { problem, now }) {
   waiting.delete(wish.at);
   localStorage.removeItem(prefix() + wish.at);
-  if (problem) changed({ problem: `${wish.label}, ${wish.image}: ${problem}` });
+  const about = `${wish.label}, ${wish.image}: ${problem}`;
+  if (problem && wish.value === null) changed({ problem: about });
+  else if (problem) state.refused.push(about);
   else if (wish.value !== null) confirmed.push(Date.now());
   else confirmed.pop();
   if (!isWaiting(wish)) put(now ?? { ...wish, value: null }, true);

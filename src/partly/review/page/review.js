@@ -65,6 +65,9 @@ function figures() {
   find("saved").classList.toggle("waiting", unsent > 0);
   find("down").hidden = !state.away;
   find("down").textContent = state.away && `${state.away} ${unsent ? `${unsent === 1 ? "One answer is" : `${unsent} answers are`} kept in this browser and will be sent when it is back.` : "Answers are kept in this browser until it is back."}`;
+  const { refused } = state;
+  find("refused").hidden = !refused.length;
+  find("refused-text").textContent = refused.length && `${refused.length === 1 ? "One answer was" : `${refused.length} answers were`} refused and ${refused.length === 1 ? "is" : "are"} not saved. ${refused.slice(0, 3).join("; ")}${refused.length > 3 ? "; …" : ""}`;
 }
 
 answers.onChange((what) => {
@@ -125,6 +128,7 @@ find("undo").addEventListener("click", takeBack);
 find("settings").addEventListener("click", help);
 find("help-form").addEventListener("submit", (event) => { event.preventDefault(); find("help").close(); });
 find("help").addEventListener("close", () => answers.rename(find("name").value));
+find("refused-close").addEventListener("click", () => { state.refused.length = 0; figures(); });
 find("large-close").addEventListener("click", () => find("large").close());
 find("label").addEventListener("change", (event) => {
   const column = event.target.value === "" ? null : Number(event.target.value);
