@@ -22,7 +22,7 @@ from builders import (
     write_npz,
     write_pictures,
 )
-from partly import LabelTable, exporting, runs, workflow
+from partly import LabelTable, exporting, runs, unlabelled, workflow
 from partly.decisions import Calibration
 from partly.drawing import draw_picture
 from partly.errors import ConfigError, DataError, RunError
@@ -85,6 +85,11 @@ def table_of(predictor: runs.Predictor, files: list[Path]) -> LabelTable:
     names = [file.name for file in files]
     paths = np.array([str(file) for file in files])
     return LabelTable.without_labels(predictor.names, ids=names, paths=paths)
+
+
+def drawn_inputs(predictor: runs.Predictor) -> np.ndarray:
+    with unlabelled.asked(whole.drawn_images(predictor), predictor.names) as table:
+        return whole.given_inputs(predictor, table)
 
 
 def photographs(home: Path) -> list[Path]:
@@ -177,7 +182,7 @@ def test_large_weights_lie_in_a_second_file(home, tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_file, "LARGEST_FILE", 100)
     file = exporting.export_run(home / "features", "onnx", tmp_path / "a.onnx", say=lambda _: None)
     assert sorted(files_of(tmp_path)) == ["a.onnx", "a.onnx.data"]
-    inputs = whole.drawn_inputs(predictor := runs.load(home / "features", "cpu"))
+    inputs = drawn_inputs(predictor := runs.load(home / "features", "cpu"))
     with torch.inference_mode():
         expected, _ = whole.Whole(predictor)(torch.from_numpy(inputs))
     np.testing.assert_allclose(onnx_file.answers(file, inputs)[0], expected, atol=1e-5)
@@ -232,6 +237,50 @@ def test_a_calibrated_run_is_exported_with_its_calibration(home, tmp_path, calib
     assert np.array_equal(exporting.load(folder, "cpu").probabilities(rows), expected)
 
 
+OVERCONFIDENT = Calibration("temperature", slope=0.25, shift=-3.5)
+STEEP = Calibration("isotonic", x=(0.0, 1e-6, 1 - 1e-6, 1.0), y=(0.0, 0.3, 0.7, 1.0))
+
+
+@pytest.mark.parametrize("calibration", [OVERCONFIDENT, STEEP], ids=lambda c: c.kind)
+@pytest.mark.parametrize("kind", ["features", "spa"])
+def test_a_model_that_is_too_sure_is_exported_as_it_predicts(home, tmp_path, kind, calibration):
+    """Where 32 bits hold few digits of 1 - p, or none."""
+    predictor = runs.load(home / kind, "cpu")
+    predictor.calibration = calibration
+    logits = torch.linspace(-40, 40, 3 * 5000).view(-1, 3)
+    expected = predictor.to_probabilities(logits)
+    found = whole.Whole(predictor).calibrated(logits)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    graph = tmp_path / "calibrated.onnx"
+    module = Calibrated(whole.Whole(predictor)).eval()
+    torch.onnx.export(
+        *(module, (logits[:4],), graph),
+        dynamic_shapes=({0: torch.export.Dim("rows")},),
+        dynamo=True,
+    )
+    session = onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {session.get_inputs()[0].name: logits.numpy()})
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+class Calibrated(torch.nn.Module):
+    """The end of a whole model."""
+
+    def __init__(self, everything: whole.Whole) -> None:
+        super().__init__()
+        self.everything = everything
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return self.everything.calibrated(logits)
+
+
+def test_a_temperature_keeps_the_ranking_of_what_is_nearly_sure(home):
+    predictor = runs.load(home / "features", "cpu")
+    predictor.calibration = OVERCONFIDENT
+    logits = torch.linspace(-40, 40, 2001).view(-1, 1)
+    assert (np.diff(predictor.to_probabilities(logits), axis=0) > 0).all()
+
+
 def test_the_knot_to_the_left_is_found_however_many_there_are():
     for count in (2, 3, 4, 5, 16, 17, 100):
         knots = np.linspace(0, 1, count)
@@ -251,7 +300,7 @@ def test_a_folder_opens_without_the_run(home, tmp_path, kind):
     )
     assert sorted(files_of(folder)) == ["README.md", "card.json", "model.safetensors"]
     before, after = runs.load(home / kind, "cpu"), exporting.load(folder, "cpu")
-    inputs = torch.from_numpy(whole.drawn_inputs(before))
+    inputs = torch.from_numpy(drawn_inputs(before))
     with torch.inference_mode():
         pairs = zip(whole.Whole(before)(inputs), whole.Whole(after)(inputs), strict=True)
         assert all(torch.equal(one, other) for one, other in pairs)
@@ -278,7 +327,7 @@ def test_timm_opens_the_folder_and_says_the_same(home, tmp_path, kind):
 @pytest.mark.parametrize("kind", ["timm", "frozen"])
 def test_a_temperature_goes_into_the_last_layer(home, kind):
     predictor = runs.load(home / kind, "cpu")
-    inputs = torch.from_numpy(whole.drawn_inputs(predictor))
+    inputs = torch.from_numpy(drawn_inputs(predictor))
     predictor.calibration = TEMPERATURE
     everything = whole.Whole(predictor)
     with torch.inference_mode():
@@ -373,6 +422,22 @@ def described(names: list[str]) -> dict[str, Any]:
 
 def test_a_card_names_no_folder_of_this_machine():
     assert described(["a"])["config"]["weights"] == "weights.safetensors"
+
+
+@pytest.mark.parametrize("format", ["onnx", "safetensors"])
+def test_what_is_written_is_compared_with_the_run(home, tmp_path, monkeypatch, format):
+    """Not with the module that was written: what is wrong there would be wrong on both sides."""
+    whole_way = whole.Whole.calibrated
+    monkeypatch.setattr(whole.Whole, "calibrated", lambda *given: 0.5 * whole_way(*given))
+    with pytest.raises(RunError, match="does not answer as the run's model does"):
+        exporting.export_run(home / "own", format, tmp_path / "model")
+
+
+def test_pictures_are_prepared_as_the_run_does_it(home, tmp_path, monkeypatch):
+    inverted = whole.Normalise.forward
+    monkeypatch.setattr(whole.Normalise, "forward", lambda self, x: inverted(self, 255 - x))
+    with pytest.raises(RunError, match="does not answer as the run's model does"):
+        exporting.export_run(home / "own", "safetensors", tmp_path / "model")
 
 
 # --- what can go wrong ---------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import json
 import signal
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,21 @@ def test_python_takes_whatever_holds_images(home):
     assert one.labels == sorted(one.labels, key=lambda name: -one.probabilities[name])
     assert (expected.decided == (expected.probabilities >= predictor.thresholds)).all()
     assert len(expected) == len([*expected]) == 120
+
+
+def test_decided_labels_do_not_need_every_probability_by_name():
+    labels = 50_000
+    scores = np.zeros((3, labels), np.float32)
+    scores[1, [7, 9, 40_000]] = 0.6, 0.9, 0.6
+    names = tuple(f"label {number}" for number in range(labels))
+    ids = partly.LabelTable.without_labels(names, ids=range(3), features=np.zeros((3, 1))).ids
+    found = runs.Predictions(ids, names, scores, np.full(labels, 0.5))
+    tracemalloc.start()
+    assert found.labels == [[], ["label 9", "label 7", "label 40000"], []]
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < 8 * labels  # a number for each would take more
+    assert found[1].labels == found.labels[1]
 
 
 def test_a_picture_is_turned_as_its_camera_was_held(home, tmp_path):

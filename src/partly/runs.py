@@ -38,6 +38,7 @@ from partly.data import Look, open_inputs, split_into_chunks
 from partly.decisions import AS_IT_IS, Calibration, Decisions
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.labels import LabelTable
+from partly.metrics import row_blocks
 from partly.sampled import average_precisions, top_labels
 from partly.texts import Texts
 
@@ -180,17 +181,20 @@ class Predictions:
     @property
     def labels(self) -> list[list[str]]:
         """Their names, the likeliest first."""
-        return [prediction.labels for prediction in self]
+        return [self._labels_of(scores) for scores in self.probabilities]
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def __getitem__(self, row: int) -> Prediction:
         scores = self.probabilities[row]
-        order = np.argsort(-scores, kind="stable")
-        found = order[(scores >= self.thresholds)[order]]
         values = dict(zip(self.names, scores.tolist(), strict=True))
-        return Prediction(self.ids[row], [self.names[column] for column in found], values)
+        return Prediction(self.ids[row], self._labels_of(scores), values)
+
+    def _labels_of(self, scores: np.ndarray) -> list[str]:
+        """The names of an image's decided labels, the likeliest first."""
+        found = np.flatnonzero(scores >= self.thresholds)
+        return [self.names[column] for column in found[np.argsort(-scores[found], kind="stable")]]
 
     def __iter__(self) -> Iterator[Prediction]:
         return map(self.__getitem__, range(len(self)))
@@ -297,11 +301,14 @@ class Predictor:
                     seen.append(self.model.backbone(batch).float().cpu())
             yield torch.cat(seen).numpy()
 
+    def logits_of(self, seen: np.ndarray) -> Tensor:
+        """Logits [n, L] from what was seen."""
+        with torch.inference_mode():
+            return self.model.head(torch.from_numpy(seen).to(self.device)).float().cpu()
+
     def probabilities_of(self, seen: np.ndarray) -> np.ndarray:
         """P(label) [n, L] from what was seen."""
-        with torch.inference_mode():
-            logits = self.model.head(torch.from_numpy(seen).to(self.device)).float().cpu()
-        return self.to_probabilities(logits)
+        return self.to_probabilities(self.logits_of(seen))
 
     def _batches(self, table: LabelTable) -> Iterator[Tensor]:
         """The inputs of the model, on its device."""
@@ -321,6 +328,19 @@ class Predictor:
 
     def to_probabilities(self, logits: Tensor) -> np.ndarray:
         """The probabilities that these logits of the model stand for."""
+        if self.calibration.kind == "none":
+            return self.raw_probabilities(logits)
+        found = np.empty(logits.shape, np.float32)
+        for rows in row_blocks(found):
+            found[rows] = self._calibrated(logits[rows].double())
+        return found
+
+    def _calibrated(self, logits: Tensor) -> np.ndarray:
+        """`to_probabilities` of logits in 64 bits: where p is close to 1, 32 hold few digits of
+        1 - p. Logits of a σ are moved as they are, so that no two images become equal."""
+        if self.calibration.kind == "temperature" and self.method.link is None:
+            moved = self.calibration.slope * logits + self.calibration.shift
+            return torch.sigmoid(moved).numpy()
         return self.calibration.apply(self.raw_probabilities(logits))
 
     def raw_probabilities(self, logits: Tensor) -> np.ndarray:

@@ -23,14 +23,15 @@ from partly.decisions import Calibration
 from partly.errors import ConfigError, RunError
 from partly.exporting import card, hub, onnx_file
 from partly.exporting.card import CARD, PAGE, Card
-from partly.exporting.whole import Whole, drawn_inputs, given_inputs
+from partly.exporting.whole import Whole, drawn_images, given_inputs
+from partly.labels import LabelTable
 from partly.source import Source
 
 __all__ = ["FORMATS", "export_run", "load"]
 
 Say = Callable[[str], None]
-# Inputs -> (probabilities, logits) [N, L], as what was written gives them.
-Answers = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Answer = tuple[np.ndarray, np.ndarray]  # probabilities, logits [N, L]
+Answers = Callable[[np.ndarray], Answer]  # of inputs, as what was written gives them
 
 FORMATS = {"onnx": "model.onnx", "safetensors": "safetensors", "huggingface": "huggingface"}
 LARGEST_DIFFERENCE = 1e-4  # of a probability from PyTorch's
@@ -64,11 +65,12 @@ def export_run(
     _check_free(place, alone=format == "onnx")
     predictor = runs.load(run, "cpu")
     about = card.describe(predictor, Path(run))
-    inputs = drawn_inputs(predictor) if images is None else _read(predictor, images, say)
+    with _tried_on(predictor, images, say) as table:
+        inputs, expected = given_inputs(predictor, table), _expected(predictor, table)
     checkpoint.make_folder(place.parent)
     with _aside(place) as written:
         answers, notes = WRITERS[format](predictor, about, inputs, written)
-        largest = _compare(predictor, inputs, answers)
+        largest = _compare(expected, answers(inputs), rounded=predictor.eye is not None)
         _move(written, place)
     for note in notes:
         say(note)
@@ -91,22 +93,32 @@ def _check_free(place: Path, *, alone: bool) -> None:
         raise RunError(f"{place} is there already: remove it, or name another with --out")
 
 
-def _read(predictor: runs.Predictor, images: str | Path | Source, say: Say) -> np.ndarray:
-    """The first of the images or features to try it on, those that can be read."""
+@contextmanager
+def _tried_on(
+    predictor: runs.Predictor, images: str | Path | Source | None, say: Say
+) -> Iterator[LabelTable]:
+    """What it is tried on: the first of the images or features, those that can be read."""
+    if images is None:
+        with unlabelled.asked(drawn_images(predictor), predictor.names) as table:
+            yield table
+        return
     source = replace(Source.of(images), on_bad_image="skip")
     table = unlabelled.of_source(source, predictor.names)
-    usable, _ = source.usable(table.take(np.arange(min(TRIED, len(table)))), say)
-    return given_inputs(predictor, usable)
+    yield source.usable(table.take(np.arange(min(TRIED, len(table)))), say)[0]
 
 
-def _compare(predictor: runs.Predictor, inputs: np.ndarray, answers: Answers) -> float:
+def _expected(predictor: runs.Predictor, table: LabelTable) -> Answer:
+    """What the run says of these images, on the way that `partly predict` takes."""
+    (seen,) = predictor.see_each(table, [np.arange(len(table))])
+    logits = predictor.logits_of(seen)
+    return predictor.to_probabilities(logits), logits.numpy()
+
+
+def _compare(expected: Answer, found: Answer, *, rounded: bool) -> float:
     """The largest difference of a probability, or an error where that is too large."""
-    with torch.inference_mode():
-        expected = [t.numpy() for t in Whole(predictor)(torch.from_numpy(inputs))]
-    probabilities, logits = answers(inputs)
-    largest = np.abs(probabilities - expected[0]).max()
-    of_logits = np.abs(logits - expected[1]).max() / max(1, np.abs(expected[1]).max())
-    limit = LARGEST_DIFFERENCE if predictor.eye is None else LARGEST_ROUNDED
+    largest = np.abs(found[0] - expected[0]).max()
+    of_logits = np.abs(found[1] - expected[1]).max() / max(1, np.abs(expected[1]).max())
+    limit = LARGEST_ROUNDED if rounded else LARGEST_DIFFERENCE
     if not (largest <= limit and of_logits <= LARGEST_OF_LOGITS):  # nan is no agreement either
         raise RunError(
             f"what was written does not answer as the run's model does: probabilities differ by "
@@ -228,16 +240,14 @@ def load(folder: str | Path, device: str = "auto") -> runs.Predictor:
         raise RunError(f"the model in {folder} is damaged: {error!r}") from None
 
 
-def _ask(folder: Path, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ask(folder: Path, inputs: np.ndarray) -> Answer:
     """What an exported folder answers."""
     with torch.inference_mode():
         probabilities, logits = Whole(load(folder, "cpu"))(torch.from_numpy(inputs))
     return probabilities.numpy(), logits.numpy()
 
 
-def _ask_timm(
-    predictor: runs.Predictor, folder: Path, inputs: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _ask_timm(predictor: runs.Predictor, folder: Path, inputs: np.ndarray) -> Answer:
     """What timm's model of a folder answers."""
     with torch.inference_mode():
         logits = hub.read_timm(folder)(Whole(predictor).prepare(torch.from_numpy(inputs)))

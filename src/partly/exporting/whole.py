@@ -1,11 +1,10 @@
 """A trained model with everything around it, as one module.
 
 What enters: a `Predictor`. What leaves: a module from what a user has, pixels of 0 to 255 or
-feature rows, to what a user wants: probabilities, and the logits they were made of. And inputs to
+feature rows, to what a user wants: probabilities, and the logits they were made of. And images to
 try it on.
 """
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +21,6 @@ from partly.labels import LabelTable
 from partly.models import Standardise
 
 TRIED = 16  # inputs that an exported model is tried on
-FURTHEST = math.log((1 - CLOSEST) / CLOSEST)  # from 0, of a logit that a calibration looks at
 
 
 class Normalise(nn.Module):
@@ -96,37 +94,33 @@ class Whole(nn.Module):
 
     def calibrated(self, logits: Tensor) -> Tensor:
         """What `Predictor.to_probabilities` says, in operations that a graph can hold."""
-        probabilities = self.method.probability(logits, self.options)
+        if self.calibration.kind == "none":
+            return self.method.probability(logits, self.options)
+        if self.lines is None and self.method.link is None:
+            return torch.sigmoid(self.calibration.slope * logits + self.calibration.shift)
+        probabilities = self.method.probability(logits.double(), self.options)
         if self.lines is not None:
             return self.lines(probabilities)
-        if self.calibration.kind == "none":
-            return probabilities
-        # Of a σ the logit is at hand, and exact: 1 - p has few digits left where p is close to 1.
-        log_odds = logits.clamp(-FURTHEST, FURTHEST)
-        if self.method.link is not None:
-            log_odds = torch.logit(probabilities, CLOSEST)
-        return torch.sigmoid(self.calibration.slope * log_odds + self.calibration.shift)
+        moved = self.calibration.slope * torch.logit(probabilities, CLOSEST)
+        return torch.sigmoid(moved + self.calibration.shift).float()
 
     @property
     def looks_at_images(self) -> bool:
         return isinstance(self.prepare, Normalise)
 
 
-def drawn_inputs(predictor: runs.Predictor) -> np.ndarray:
+def drawn_images(predictor: runs.Predictor) -> list[Image.Image] | np.ndarray:
     """What a model can be tried on where nothing is given: pictures drawn by code, or feature rows
     that are spread as those it was trained on."""
     if Whole(predictor).looks_at_images:
-        size = (predictor.config["image_size"],) * 2
-        drawn = (drawing.draw_picture(0, number)[0] for number in range(TRIED))
-        pictures = [np.asarray(p.resize(size, Image.Resampling.BILINEAR)) for p in drawn]
-        return np.ascontiguousarray(np.stack(pictures).transpose(0, 3, 1, 2))
+        return [drawing.draw_picture(0, number)[0] for number in range(TRIED)]
     spread = next(m for m in predictor.model.modules() if isinstance(m, Standardise))
     noise = np.random.default_rng(0).standard_normal((TRIED, len(spread.mean)), dtype=np.float32)
     return noise * spread.deviation.cpu().numpy() + spread.mean.cpu().numpy()
 
 
 def given_inputs(predictor: runs.Predictor, table: LabelTable) -> np.ndarray:
-    """The same of a table's images or features, decoded and resized as ever."""
+    """What the whole model takes of a table's images or features, decoded and resized as ever."""
     if not Whole(predictor).looks_at_images:
         wanted = predictor.config["features"]
         if table.features is None or table.features.shape[1] != wanted:
