@@ -420,8 +420,36 @@ def described(names: list[str]) -> dict[str, Any]:
     return card.describe(runs.restore(record, weights, None, "cpu"), Path("nowhere"))
 
 
-def test_a_card_names_no_folder_of_this_machine():
+def test_a_card_names_no_folder_of_this_machine(home, tmp_path):
     assert described(["a"])["config"]["weights"] == "weights.safetensors"
+    run = shutil.copytree(home / "features", tmp_path / "run")
+    config = json.loads((run / runs.CONFIG).read_text())
+    config["read"] = {"images": "/srv/private/photos"}
+    (run / runs.CONFIG).write_text(json.dumps(config))
+    for format in exporting.FORMATS:
+        exporting.export_run(run, format, tmp_path / "to" / format, say=lambda _: None)
+    written = files_of(tmp_path / "to")
+    assert len(written) > 5
+    assert [name for name, content in written.items() if b"/srv/private" in content] == []
+
+
+def test_the_page_says_at_which_thresholds_it_was_measured(home, tmp_path):
+    run = shutil.copytree(home / "features", tmp_path / "run")
+    measured = json.loads((run / runs.EVALUATION).read_text())["metrics"]
+    page = card.page(about := card.describe(runs.load(run, "cpu"), run), "")
+    assert f"CF1 at ½ {100 * measured['CF1']:.2f}" in page
+    assert f"OF1 at the thresholds {100 * measured['OF1_at_thresholds']:.2f}" in page
+    assert about["measured"]["calibration_error"] == measured["calibration_error"]
+    assert f"calibration error {100 * measured['calibration_error']:.2f}" in page
+
+
+def test_the_page_says_on_what_thresholds_were_fitted(home, tmp_path):
+    run = shutil.copytree(home / "features", tmp_path / "run")
+    page = card.page(card.describe(runs.load(run, "cpu"), run), "")
+    assert "- **Thresholds**: one a label, fitted on images held out (goal f1)" in page
+    partly_works("decide", run, home / "features.npz", "--part", "test", "--goal", "recall:0.9")
+    page = card.page(card.describe(runs.load(run, "cpu"), run), "")
+    assert "one a label, fitted again after training, on features.npz (goal recall:0.9)" in page
 
 
 @pytest.mark.parametrize("format", ["onnx", "safetensors"])

@@ -2,8 +2,10 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
+import tarfile
 import time
 import tracemalloc
 from pathlib import Path
@@ -274,6 +276,45 @@ def test_it_goes_on_with_the_same_only(home, tmp_path):
     partly_works(*given, "--labels")  # without --resume it begins anew
     assert table_of(out)[0][-1] == "labels"
     assert predicting.begun(out) is None
+
+
+@pytest.mark.parametrize("in_a_tar", [False, True], ids=["files", "tar"])
+def test_pictures_that_were_replaced_are_not_mixed_with_the_old_ones(home, tmp_path, in_a_tar):
+    folder, out = tmp_path / "new", tmp_path / "scores.csv"
+    write_pictures(folder, 20)
+    images = pack(folder) if in_a_tar else folder
+    given = ["predict", home / "seen", images, "--out", out]
+    stopped = [command()[0], "-c", DIES, "0", *map(str, given)]
+    subprocess.run(stopped, env=environment(), capture_output=True, check=False)
+    assert predicting.begun(out) is not None
+    os.utime(folder / "0007.png", (0, 0))  # the same size, another time
+    if in_a_tar:
+        pack(folder)
+    answer = partly_here(*given, "--resume")
+    assert answer.code == 2
+    assert "the images changed since it was begun" in answer.err
+
+
+def pack(folder: Path) -> Path:
+    """The pictures of a folder in a tar, written now."""
+    tar = folder.with_suffix(".tar")
+    with tarfile.open(tar, "w") as file:
+        file.add(folder, ".")
+    return tar
+
+
+def test_a_list_of_bad_images_goes_when_they_are_mended(home, tmp_path):
+    folder, out = tmp_path / "new", tmp_path / "scores.csv"
+    write_pictures(folder, 5)
+    whole = (folder / "0003.png").read_bytes()
+    (folder / "0003.png").write_bytes(b"broken")
+    given = ["predict", home / "seen", folder, "--on-bad-image", "skip", "--out", out]
+    partly_works(*given)
+    assert "0003.png" in (tmp_path / "scores-skipped.csv").read_text()
+    (folder / "0003.png").write_bytes(whole)
+    partly_works(*given)
+    assert len(table_of(out)[1]) == 5
+    assert not (tmp_path / "scores-skipped.csv").exists()
 
 
 def test_a_head_on_frozen_eyes_predicts_without_a_cache(home, tmp_path, monkeypatch):

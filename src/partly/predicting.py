@@ -10,20 +10,22 @@ difference to the end when, or how often, it was stopped; and memory holds one p
 import csv
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from partly import checkpoint, runs
+from partly import checkpoint, runs, tars
 from partly.errors import ConfigError, RunError, raise_if
 from partly.labels import LabelTable
 from partly.progress import Progress
 from partly.runs import Predictor
+from partly.texts import Texts
 
 PLAN = "plan.json"
 BETWEEN = ";"  # decided labels of an image in a CSV
@@ -186,6 +188,8 @@ def describe(run: Path, table: LabelTable, form: Form) -> dict[str, Any]:
     for texts in (table.ids, table.paths):
         if texts is not None:
             images.update(texts.offsets.tobytes() + texts.data.tobytes())
+    if table.paths is not None:
+        images.update(_states(table.paths).tobytes())
     for name in (runs.CONFIG, runs.WEIGHTS, runs.EYE, runs.THRESHOLDS, runs.CALIBRATION):
         if (run / name).is_file():
             model.update(name.encode() + (run / name).read_bytes())
@@ -197,6 +201,21 @@ def describe(run: Path, table: LabelTable, form: Form) -> dict[str, Any]:
         "labels": form.labels,
         "rows": size_of_piece(table, form),
     }
+
+
+def _states(paths: Texts) -> np.ndarray:
+    """Size and time of the last change of each image's file [N, 2], or of the one it lies in: what
+    is replaced under the same name shows in them. -1 where there is no file."""
+
+    @lru_cache  # many images lie in one tar
+    def state(file: str) -> tuple[int, int]:
+        try:
+            found = os.stat(file)
+        except OSError:
+            return -1, -1
+        return found.st_size, found.st_mtime_ns
+
+    return np.array([state(tars.file_of(path)) for path in paths], np.int64).reshape(-1, 2)
 
 
 WHAT_CHANGED = {

@@ -41,6 +41,12 @@ def split_span(path: str) -> tuple[str, int, int] | None:
     return match[1], int(match[2]), int(match[3])
 
 
+def file_of(path: str) -> str:
+    """The file that a path names, or that it leads into."""
+    span = split_span(path)
+    return path if span is None else span[0]
+
+
 def span_paths(file: str | Path, starts: np.ndarray, sizes: np.ndarray) -> Texts:
     """The paths of these spans of a file."""
     import pyarrow as arrow

@@ -392,9 +392,9 @@ def predict_run(
     plan = predicting.describe(Path(run), table, form)
     predicting.begin(out, plan | {"bad": bad}, resume=resume)
     predicting.write(predictor, table, out, form, quiet)
+    listed = out.with_name(f"{out.stem}-{runs.SKIPPED}")
+    runs.write_skipped(listed, bad)
     if bad:
-        listed = out.with_name(f"{out.stem}-{runs.SKIPPED}")
-        runs.write_skipped(listed, bad)
         say(f"they are listed in {listed}")
     return len(table)
 

@@ -18,20 +18,33 @@ Card = dict[str, Any]
 CARD, PAGE = "card.json", "README.md"
 THRESHOLD = 0.5  # of a label for which none was fitted
 LISTED = 200  # labels that the page names
-MEASURED = ("mAP", "AUROC", "CF1", "OF1", "ECE", "P@1", "P@5", "PSP@5")
-# Of config.json, what is said in another place of the card.
-ELSEWHERE = ("labels", "label_counts", "versions", "validation_hash", "inputs_hash")
+# Of evaluation.json, with the words of the page.
+MEASURED = {
+    "mAP": "mAP",
+    "AUROC": "AUROC",
+    "CF1": "CF1 at ½",
+    "OF1": "OF1 at ½",
+    "CF1_at_thresholds": "CF1 at the thresholds",
+    "OF1_at_thresholds": "OF1 at the thresholds",
+    "calibration_error": "calibration error",
+    "P@1": "P@1",
+    "P@5": "P@5",
+    "PSP@5": "PSP@5",
+}
+# Of config.json, what is said in another place of the card, and what names folders of this machine.
+LEFT_OUT = ("labels", "label_counts", "versions", "validation_hash", "inputs_hash", "read")
 
 
 def describe(predictor: runs.Predictor, run: Path) -> Card:
     """The card of a run's model."""
-    config = predictor.config
+    config, fitted = predictor.config, _fitted(run)
     return {
         "layout": "partly",
         "labels": list(predictor.names),
         "thresholds": _thresholds(predictor),
         "thresholds_fitted": predictor.thresholds is not None,
-        "goal": _goal(run),
+        "goal": fitted.get("goal"),
+        "refitted_on": fitted.get("refitted_on"),
         "calibration": predictor.calibration.to_json(),
         "input": _input(predictor),
         "method": config["method"],
@@ -45,7 +58,7 @@ def describe(predictor: runs.Predictor, run: Path) -> Card:
         },
         "measured": _measured(run),
         "versions": config["versions"],
-        "config": _without_paths({k: v for k, v in config.items() if k not in ELSEWHERE}),
+        "config": _without_paths({k: v for k, v in config.items() if k not in LEFT_OUT}),
     }
 
 
@@ -55,11 +68,11 @@ def _thresholds(predictor: runs.Predictor) -> list[float]:
     return np.asarray(predictor.thresholds, dtype=float).tolist()
 
 
-def _goal(run: Path) -> str | None:
-    """What the thresholds are best for; None where it was not written down."""
+def _fitted(run: Path) -> Card:
+    """How the thresholds came about; nothing where it was not written down."""
     if not (run / runs.DECISIONS).is_file():
-        return None
-    return str(checkpoint.read_json(run / runs.DECISIONS)["goal"])
+        return {}
+    return dict(checkpoint.read_json(run / runs.DECISIONS))
 
 
 def _input(predictor: runs.Predictor) -> Card:
@@ -129,12 +142,7 @@ def _lines(card: Card) -> Iterator[str]:
         + f"; hash of the labels `{trained['label_hash']}`"
     )
     yield f"- **Measured**: {_measured_in_words(card['measured'])}"
-    yield "- **Thresholds**: " + (
-        "one a label, fitted on images that were held out"
-        + (f" (goal {card['goal']})" if card["goal"] else "")
-        if card["thresholds_fitted"]
-        else f"{THRESHOLD} for every label, for none were fitted"
-    )
+    yield f"- **Thresholds**: {_thresholds_in_words(card)}"
     yield f"- **Calibration**: {card['calibration']['kind']}"
     yield f"- **Everything else**: `{CARD}`"
     yield ""
@@ -155,11 +163,19 @@ def _input_in_words(seen: Mapping[str, Any]) -> str:
     return f"RGB pictures, {how} {seen['size']} × {seen['size']} pixels"
 
 
+def _thresholds_in_words(card: Card) -> str:
+    if not card["thresholds_fitted"]:
+        return f"{THRESHOLD} for every label, for none were fitted"
+    again = card["refitted_on"]
+    fitted_on = f"again after training, on {_plain(again)}" if again else "on images held out"
+    return f"one a label, fitted {fitted_on}" + (f" (goal {card['goal']})" if card["goal"] else "")
+
+
 def _measured_in_words(measured: Card | None) -> str:
     if measured is None:
         return "nothing, for the data had no test part"
     shown = {n: v for n, v in measured.items() if n not in ("images", "trained_on")}
-    figures = ", ".join(f"{name} {100 * value:.2f}" for name, value in shown.items())
+    figures = ", ".join(f"{MEASURED[name]} {100 * value:.2f}" for name, value in shown.items())
     seen = ", which it was trained on" if measured["trained_on"] else ""
     return f"{figures} on {measured['images']:,} test images{seen}"
 
