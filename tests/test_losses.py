@@ -10,14 +10,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import references
-from partly import losses, schedules
+from partly import LabelTable, losses, propensity, schedules
 from partly.errors import ConfigError
+from partly.losses import fused
 
 torch.set_num_threads(1)
 
@@ -905,3 +907,53 @@ def test_surprise_stays_between_0_and_1(size: float, chance: float) -> None:
         logits = torch.full((1, 3), size, dtype=dtype)
         found = losses.surprise(logits, labels, c_positive=chance, c_negative=0.5)
         assert ((found >= 0) & (found <= 1)).all()
+
+
+# Wrong input
+
+
+def test_chances_come_as_numbers_arrays_lists_or_tensors() -> None:
+    logits = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([[1, 0, -1]]).expand(4, 3)
+    chances = [0.2, 0.5, 0.9]
+    forms = (chances, np.array(chances), torch.tensor(chances), torch.tensor([chances]))
+    found = [float(losses.observed(logits, labels, c_positive=form)) for form in forms]
+    assert found == pytest.approx([found[0]] * len(forms))
+    each = [float(fused.partly(logits, labels, c_positive=form)[0]) for form in forms]
+    assert each == pytest.approx([each[0]] * len(forms))
+    table = LabelTable.from_dense(labels.numpy())
+    facts = propensity.estimate(table, expected_positives=2)
+    both = {"c_positive": facts.positive, "c_negative": facts.negative}
+    assert torch.isfinite(losses.observed(logits.bfloat16(), labels, **both))
+    assert (losses.surprise(logits, labels, **both) <= 1).all()
+
+
+@pytest.mark.parametrize("loss", [losses.observed, losses.surprise, fused.partly])
+@pytest.mark.parametrize(
+    ("chance", "message"),
+    [
+        ([0.5, 1.5, 0.5], "c_positive is a chance between 0 and 1, not 1.5"),
+        ([0.5, 0.5], "c_positive: expected one number, one a label .3."),
+        (torch.full((5,), 0.5), "c_positive: expected one number, one a label .3."),
+        ("half", "c_positive is a chance, or one a label, not 'half'"),
+    ],
+)
+def test_chances_that_are_none(loss: Any, chance: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        loss(torch.zeros(4, 3), torch.ones(4, 3, dtype=torch.int8), c_positive=chance)
+
+
+def test_inputs_that_are_no_logits_or_labels_are_named() -> None:
+    logits, labels = torch.zeros(2, 3), torch.tensor([[1, 0, -1]] * 2)
+    with pytest.raises(ConfigError, match=r"logits are a tensor of real numbers.*torch.int64"):
+        losses.ign(logits.long(), labels)
+    with pytest.raises(ConfigError, match="labels are a tensor, not ndarray"):
+        losses.ign(logits, labels.numpy())
+    times = {"epoch": 1, "epochs": 2}
+    with pytest.raises(ConfigError, match="pseudo"):
+        losses.paper_loss(logits, labels, torch.zeros(2, 4), **times)
+    with pytest.raises(ConfigError, match="picked"):
+        losses.paper_loss(logits, labels, logits, picked=torch.ones(3), **times)
+    picked = torch.tensor([[1.0, 1.0, 0.0]] * 2)
+    as_numbers = losses.paper_loss(logits, labels, logits, picked=picked, **times)
+    assert as_numbers == losses.paper_loss(logits, labels, logits, picked=picked.bool(), **times)

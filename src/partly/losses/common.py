@@ -6,7 +6,9 @@ are 1 positive, 0 negative, -1 unknown.
 
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -18,21 +20,63 @@ Reduction = Literal["mean", "sum", "none"]
 
 def working(logits: Tensor) -> Tensor:
     """Half precision is computed in float32; float32 and float64 stay what they are."""
+    if not (isinstance(logits, Tensor) and logits.is_floating_point()):
+        kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
+        raise ConfigError(f"logits are a tensor of real numbers [images, labels], not {kind}")
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def masks(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Where labels are positive, negative and unknown."""
+    if not isinstance(labels, Tensor):
+        kind = type(labels).__name__
+        raise ConfigError(f"labels are a tensor, not {kind}: torch.as_tensor(labels)")
     return labels == POSITIVE, labels == NEGATIVE, labels == UNKNOWN
 
 
-def check_shapes(logits: Tensor, labels: Tensor) -> None:
+def check_shapes(logits: Tensor, labels: Tensor, name: str = "labels") -> None:
     """Logits and labels must be of one shape: broadcasting would hide a mistake."""
     if logits.shape != labels.shape:
         raise ConfigError(
-            f"logits have shape {tuple(logits.shape)}, labels {tuple(labels.shape)}: "
+            f"logits have shape {tuple(logits.shape)}, {name} {tuple(labels.shape)}: "
             "give both [images, labels]"
         )
+
+
+def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor | float:
+    """c₊ or c₋ beside these logits: one number, one a label [L], an image [B, 1] or an entry.
+
+    Numbers and arrays must lie between 0 and 1. A tensor is taken as it is: whoever looks at its
+    values waits for the GPU.
+    """
+    if not isinstance(chance, Tensor):
+        try:
+            values = np.asarray(chance, dtype=np.float64)
+        except (TypeError, ValueError):
+            raise ConfigError(f"{name} is a chance, or one a label, not {chance!r}") from None
+        outside = values[~((values >= 0) & (values <= 1))]
+        if outside.size:
+            raise ConfigError(f"{name} is a chance between 0 and 1, not {outside.flat[0]:g}")
+        if not values.ndim:
+            return float(values)
+        chance = torch.from_numpy(values)
+    layout_of(chance, logits.shape, name)
+    return chance.to(device=logits.device, dtype=working(logits).dtype)
+
+
+def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value") -> str:
+    """Whether there is one number for all entries, one a label [L], an image [B, 1] or an entry."""
+    if not isinstance(value, Tensor):
+        return "number"
+    images, labels = shape if len(shape) == 2 else (1, *shape[-1:])
+    own = (1,) * (2 - value.ndim) + tuple(value.shape)
+    layouts = {(1, 1): "one", (1, labels): "label", (images, 1): "image", (images, labels): "entry"}
+    if own not in layouts:
+        raise ConfigError(
+            f"{name}: expected one number, one a label [{labels}], one an image [{images}, 1] or "
+            f"one an entry [{images}, {labels}], not shape {tuple(value.shape)}"
+        )
+    return layouts[own]
 
 
 def minus_log(logits: Tensor) -> Tensor:

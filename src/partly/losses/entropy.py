@@ -4,10 +4,19 @@ Letters: B images, L labels, x logits, p = σ(x). Means are over B·L. Cards: do
 """
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from partly.errors import ConfigError
-from partly.losses.common import Reduction, by_label, cross_entropy, masks, minus_log, working
+from partly.losses.common import (
+    Reduction,
+    as_chance,
+    by_label,
+    cross_entropy,
+    masks,
+    minus_log,
+    working,
+)
 
 
 def bce(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -121,8 +130,8 @@ def observed(
     logits: Tensor,
     labels: Tensor,
     *,
-    c_positive: Tensor | float,
-    c_negative: Tensor | float = 0.0,
+    c_positive: ArrayLike | Tensor,
+    c_negative: ArrayLike | Tensor = 0.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
     """The likelihood of what was observed: that an entry is unknown is an observation, too.
@@ -136,10 +145,9 @@ def observed(
     >>> observed(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), c_positive=0.5, reduction="none")
     tensor([[0.6931, 0.6931, 0.2877]])
     """
-    for name, chance in (("c_positive", c_positive), ("c_negative", c_negative)):
-        if not isinstance(chance, Tensor) and not 0 <= chance <= 1:
-            raise ConfigError(f"{name} is a chance between 0 and 1, not {chance}")
     x = working(logits)
+    c_positive = as_chance("c_positive", c_positive, logits)
+    c_negative = as_chance("c_negative", c_negative, logits)
 
     def log_left(chance: Tensor | float) -> Tensor:
         """log(1 - c), finite where everything is annotated."""
@@ -154,7 +162,11 @@ def observed(
 
 @torch.no_grad()
 def surprise(
-    logits: Tensor, labels: Tensor, *, c_positive: Tensor | float, c_negative: Tensor | float = 0.0
+    logits: Tensor,
+    labels: Tensor,
+    *,
+    c_positive: ArrayLike | Tensor,
+    c_negative: ArrayLike | Tensor = 0.0,
 ) -> Tensor:
     """How little of what was observed the model expected [B, L]: 1 - P(observed), between 0 and 1.
 
@@ -166,8 +178,8 @@ def surprise(
     """
     terms = observed(logits, labels, c_positive=c_positive, c_negative=c_negative, reduction="none")
     left = (
-        1 - torch.as_tensor(c, dtype=terms.dtype, device=terms.device)
-        for c in (c_positive, c_negative)
+        1 - torch.as_tensor(as_chance(name, chance, terms), dtype=terms.dtype, device=terms.device)
+        for name, chance in (("c_positive", c_positive), ("c_negative", c_negative))
     )
     most = torch.maximum(*left).clamp(min=torch.finfo(terms.dtype).tiny)
     return (1 - torch.exp(-terms) / torch.where(masks(labels)[2], most, 1.0)).clamp(0, 1)

@@ -89,14 +89,16 @@ def paper_loss(
     >>> paper_loss(one, torch.tensor([[1, 0]]), one, epoch=1, epochs=9, share="off").item()  # log 2
     0.6931471824645996
     """
-    check_shapes(logits, labels)
     x = working(logits)
     positive, _, unknown = masks(labels)
+    for name, table in (("labels", labels), ("pseudo", pseudo), ("picked", picked)):
+        if table is not None:
+            check_shapes(logits, table, name)
     targets = torch.where(unknown, pseudo.detach().to(x.dtype), positive.to(x.dtype))
     alpha, beta = balance(labels, gamma, share)
     terms = alpha * targets * minus_log(x) + beta * (1 - targets) * minus_log(-x)
     known_part = _mean_where(terms, ~unknown)
-    unknown_part = _mean_where(terms, unknown if picked is None else unknown & picked)
+    unknown_part = _mean_where(terms, unknown if picked is None else unknown & picked.bool())
     weight = attention(epoch, epochs, m, d)
     return (penalty(x, p) * (known_part + weight * unknown_part)).mean()
 

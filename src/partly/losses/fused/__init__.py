@@ -28,12 +28,13 @@ from types import ModuleType
 from typing import Any, Literal
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
-from partly.losses.common import RARE, working
-from partly.losses.fused.common import DTYPES, Answer, layout_of, pack, unpack
+from partly.losses.common import RARE, as_chance, layout_of, working
+from partly.losses.fused.common import DTYPES, Answer, pack, unpack
 from partly.pseudo import posterior
 from partly.schedules import attention
 
@@ -138,8 +139,8 @@ def partly(
     logits: Tensor,
     labels: Tensor,
     *,
-    c_positive: Tensor | float,
-    c_negative: Tensor | float,
+    c_positive: ArrayLike | Tensor,
+    c_negative: ArrayLike | Tensor = 0.0,
     teacher: Tensor | None = None,
     targets: str = "posterior",
     focus: Tensor | float = 0.0,
@@ -166,8 +167,9 @@ def partly(
         words["store"] = (store, tuple(DTYPES))
     tables = {"labels": labels, "teacher": teacher, "picked": picked, "emphasis": emphasis}
     _check(logits, tables, words)
-    for value in (c_positive, c_negative, focus):
-        layout_of(value, logits.shape)
+    c_positive = as_chance("c_positive", c_positive, logits)
+    c_negative = as_chance("c_negative", c_negative, logits)
+    layout_of(focus, logits.shape, "focus")
     picked = None if picked is None else picked.bool()
     own = weight / q if q else 0.0
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}

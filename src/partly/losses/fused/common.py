@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor
 
-from partly.errors import ConfigError
-
 Answer = tuple[Tensor, Tensor, Tensor | None]  # loss, gradient in the logits, pseudo-labels
 
 # What pseudo-labels are kept as: `pseudo.PseudoLabels` has the last two.
@@ -21,18 +19,3 @@ def pack(values: Tensor, store: str) -> Tensor:
     if store != "uint8":
         return values.to(DTYPES[store])
     return (values.nan_to_num(0.5) * 255).round().to(torch.uint8)
-
-
-def layout_of(value: Tensor | float, shape: torch.Size) -> str:
-    """Whether there is one number for all entries, one a label [L], an image [B, 1] or an entry."""
-    if not isinstance(value, Tensor):
-        return "number"
-    images, labels = shape
-    own = (1,) * (2 - value.ndim) + tuple(value.shape)
-    layouts = {(1, 1): "one", (1, labels): "label", (images, 1): "image", (images, labels): "entry"}
-    if own not in layouts:
-        raise ConfigError(
-            f"expected one number, one a label [{labels}], one an image [{images}, 1] or one an "
-            f"entry [{images}, {labels}], not shape {tuple(value.shape)}"
-        )
-    return layouts[own]

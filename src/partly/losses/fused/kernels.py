@@ -20,8 +20,8 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from partly.losses.common import RARE
-from partly.losses.fused.common import DTYPES, Answer, layout_of
+from partly.losses.common import RARE, layout_of
+from partly.losses.fused.common import DTYPES, Answer
 from partly.losses.paper import TRIVIAL
 from partly.pseudo import SMALLEST
 
