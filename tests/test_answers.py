@@ -2,6 +2,8 @@
 
 import json
 import multiprocessing
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -48,15 +50,50 @@ def test_a_line_that_a_crash_cut_off_costs_only_itself(tmp_path: Path) -> None:
 
 def test_strange_lines_are_named_all_at_once(tmp_path: Path) -> None:
     journal = tmp_path / "data.answers.jsonl"
-    lines = [{"image": "a", "label": "x", "value": 2}, {"label": "x", "value": 1}, [1]]
+    fine = {"image": "a", "label": "x", "value": 1}
+    parts = [{"value": 2}, {"image": 7}, {"by": ["x"]}, {"at": 5}, {"value": False}]
+    lines = [*(fine | part for part in parts), {"label": "x", "value": 1}, [1]]
+    lines.append(fine | {"by": "\ud800"})  # half a letter
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DataError) as caught:
         answers.read(journal)
     assert [problem.partition(", ")[2].partition(":")[0] for problem in caught.value.problems] == [
-        "line 1",
-        "line 2",
-        "line 3",
+        f"line {number}" for number in range(1, 9)
     ]
+
+
+def test_a_line_without_a_time_reads_the_same_every_time(tmp_path: Path) -> None:
+    journal = tmp_path / "data.answers.jsonl"
+    journal.write_text('{"image": "a", "label": "x", "value": 1.0}\n')
+    assert answers.read(journal) == [Answer("a", "x", 1, "", "")]
+
+
+def test_what_is_older_is_told_by_the_moment_not_by_how_it_is_written() -> None:
+    noon = Answer("a", "x", 1, at="2026-01-31T12:00:00Z")
+    assert Answer("a", "x", 0, at="2026-01-31T12:30:00.000+01:00").is_older(noon)
+    assert not noon.is_older(noon)
+    for nothing in ("", "yesterday"):
+        assert not Answer("a", "x", 0, at=nothing).is_older(noon)
+        assert not noon.is_older(Answer("a", "x", 0, at=nothing))
+
+
+def test_a_journal_that_is_replaced_while_somebody_waits_is_looked_for_anew(tmp_path: Path) -> None:
+    journal = tmp_path / "data.answers.jsonl"
+    answers.append(journal, [Answer("a", "y", 1)])
+    copy = tmp_path / "copy"
+    copy.write_bytes(journal.read_bytes())
+    adding = threading.Thread(target=answers.append, args=(journal, [Answer("b", "y", 1)]))
+
+    def replace_it() -> None:
+        with answers.held(journal):
+            adding.start()
+            time.sleep(0.2)  # it has opened the old file, and waits for the lock
+            copy.replace(journal)
+
+    with pytest.raises(DataError, match="was replaced"):
+        replace_it()
+    adding.join()
+    assert [answer.image for answer in answers.read(journal)] == ["a", "b"]
 
 
 def test_only_the_beginning_of_a_journal_can_be_read(tmp_path: Path) -> None:

@@ -83,6 +83,25 @@ def test_questions_are_asked_answered_and_learnt_from(data: Path, tmp_path: Path
     assert "9 answers taken in" in trained.out
 
 
+def test_what_was_answered_before_does_not_displace_what_was_answered_since(
+    data: Path, tmp_path: Path
+) -> None:
+    file, journal = tmp_path / "ask.json", answers.journal_of(data)
+    image, label = str(read(data).ids[0]), read(data).names[0]
+    ticked = {"from_name": "present", "value": {"choices": [label]}}
+    given = [
+        {"result": [ticked], "updated_at": "2026-01-31T12:00:00Z", "completed_by": 1},
+        {"result": [], "updated_at": "2026-01-31T13:00:00Z", "completed_by": 2},
+    ]
+    task = {"data": {"id": image, "labels": [{"value": label}]}, "annotations": given}
+    file.write_text(json.dumps([task]))
+    assert "2 answers (1 yes, 1 no) taken" in partly_works("answers", data, file).out
+    again = partly_works("answers", data, file).out  # the first of them is not news
+    assert "1 answer it had already" in again
+    assert "1 answer left out: later ones" in again
+    assert [answer.value for answer in answers.read(journal)] == [1, 0]
+
+
 def test_nobody_is_asked_twice(data: Path, tmp_path: Path) -> None:
     run, file = data.parent / "run", tmp_path / "ask.csv"
     everything = ("suggest", run, data, "--budget", 500, "--out", file)

@@ -27,12 +27,12 @@ from PIL import Image
 
 from builders import partly_here, partly_works, picture_table, write_manifest, write_pictures
 from partly import answers, runs
-from partly.answers import Answer
+from partly.answers import Answer, moment
 from partly.errors import DataError, RunError
 from partly.labels import LabelTable
 from partly.review import beliefs, choosing, guard, pictures
 from partly.review.choosing import Subject
-from partly.review.ledger import Ledger, Wish, moment
+from partly.review.ledger import Ledger, Wish
 from partly.review.presence import FORGOTTEN, looking
 from partly.source import Source
 from partly.suggest import Question
@@ -99,6 +99,48 @@ def test_an_answer_that_comes_again_late_does_not_undo_a_newer_one(journal):
     ledger = ledger_of(journal)
     ledger.add([yes("a"), no("a", by="bob", second=1), yes("a")])
     assert standing(ledger) == {("a", "x"): 0}
+
+
+def test_an_answer_that_was_held_up_does_not_displace_a_later_one(journal):
+    ledger = ledger_of(journal)
+    ledger.add([no("a", by="bob", second=5)])
+    assert ledger.add([yes("a", second=1)]) == [None]
+    assert ledger.answer("a", "x") == Answer("a", "x", 0, "bob", at(5))
+    assert answers.latest(answers.read(journal)) == ledger.answered()
+    assert [answer.by for answer in answers.read(journal)] == ["bob", "anna", "bob"]
+    assert ledger.add([yes("a", second=1)]) == [None]  # sent again: it is there already
+    assert len(answers.read(journal)) == 3
+    assert ledger.people() == {"bob": 1}
+    assert ledger.add([undo(no("a", by="bob", second=5), 6)]) == [None]
+    assert standing(ledger) == {("a", "x"): 1}
+
+
+def test_who_saw_an_answer_can_change_it_though_their_clock_is_slow(journal):
+    ledger = ledger_of(journal)
+    ledger.add([no("a", by="bob", second=5)])
+    ledger.add([yes("a", second=1)._replace(seen=at(5))])
+    assert standing(ledger) == {("a", "x"): 1}
+    ledger.add([no("a", by="bob", second=0)._replace(seen=at(-1))])
+    assert standing(ledger) == {("a", "x"): 1}
+
+
+def test_an_answer_without_a_time_can_be_changed(journal):
+    journal.write_text('{"image": "a", "label": "x", "value": 1}\n')
+    ledger = ledger_of(journal)
+    ledger.add([no("a")])
+    assert standing(ledger) == {("a", "x"): 0}
+
+
+def test_a_line_of_strange_kinds_does_not_get_in_the_way(journal):
+    lines = [{"by": ["x"]}, {"at": 5}, {"by": None}, {"value": True}, {"label": ["x"]}]
+    strange = [{"image": "a", "label": "x", "value": 1} | line for line in lines]
+    journal.write_text("".join(json.dumps(line) + "\n" for line in strange) + "[" * 100_000 + "\n")
+    ledger = ledger_of(journal)
+    assert ledger.add([no("a")]) == [None]
+    size = journal.stat().st_size
+    assert ledger.add([no("a")]) == [None]
+    assert journal.stat().st_size == size
+    assert standing(ledger) == standing(ledger_of_file(journal)) == {("a", "x"): 0}
 
 
 def test_undo_restores_what_stood_before(journal):
@@ -434,6 +476,19 @@ def client(subject: Subject) -> TestClient:
 def sent(image: str = "1.png", label: str = NASTY, **changed: Any) -> dict[str, Any]:
     answer = {"image": image, "label": label, "value": 1, "by": "anna", "at": at(0)}
     return {"answers": [answer | changed]}
+
+
+def test_the_page_says_over_what_it_answers(subject, client):
+    subject.ledger.add([no("1.png", NASTY, by="bob", second=5)])
+    late = client.post("/api/answers", json=sent()).json()["outcomes"][0]
+    assert (late["problem"], late["now"]["by"]) == (None, "bob")
+    knowing = client.post("/api/answers", json=sent(at=at(1), seen=at(5))).json()["outcomes"][0]
+    assert (knowing["problem"], knowing["now"]["by"]) == (None, "anna")
+
+
+def test_the_first_and_the_last_hours_are_no_times(client):
+    for time in ("0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"):
+        assert client.post("/api/answers", json=sent(at=time)).status_code == 422
 
 
 def test_an_answer_goes_to_the_journal_and_comes_back(subject, client):

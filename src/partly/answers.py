@@ -8,9 +8,9 @@ The journal of `data.csv` is `data.csv.answers.jsonl`, that of a folder `photos`
 
     {"image": "a.jpg", "label": "cat", "value": 1, "by": "anna", "at": "2026-01-31T12:00:00+00:00"}
 
-value: 1 yes, 0 no, -1 looked at but cannot tell, null the answer before is taken back. The last
-line about a cell counts. Several processes may add lines at once, and a line that a crash cut off
-is passed over: it was never confirmed to anybody.
+value: 1 yes, 0 no, -1 looked at but cannot tell, null the answer before is taken back. by and at
+may be missing. The last line about a cell counts. Several processes may add lines at once, and a
+line that a crash cut off is passed over: it was never confirmed to anybody.
 """
 
 import fcntl
@@ -34,8 +34,20 @@ VALUES = (POSITIVE, NEGATIVE, UNKNOWN, None)
 
 
 def now() -> str:
-    """This moment, to the second, in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    """This moment, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def moment(text: str) -> str:
+    """A time in the one form that tells one answer from another; ValueError if it is none.
+
+    >>> moment("2026-01-31T13:00:00.5+01:00")
+    '2026-01-31T12:00:00.500+00:00'
+    """
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="milliseconds")
+    except OverflowError:  # in the first or the last hours that there are
+        raise ValueError(f"no time: {text}") from None
 
 
 @dataclass(frozen=True)
@@ -48,6 +60,13 @@ class Answer:
     by: str = ""
     at: str = field(default_factory=now)
 
+    def is_older(self, other: "Answer") -> bool:
+        """Was it given before the other? Not, where one of them does not say when."""
+        try:
+            return moment(self.at) < moment(other.at)
+        except ValueError:
+            return False
+
 
 def journal_of(data: str | Path) -> Path:
     """Where the answers about a data set lie."""
@@ -59,18 +78,51 @@ def journal_of(data: str | Path) -> Path:
 def held(journal: Path) -> Iterator[int]:
     """The journal, open, and locked so that nobody else adds to it meanwhile.
 
-    When this ends, what was written is on the disk.
+    When this ends, what was written is on the disk, in the file that has the journal's name.
     """
     try:
-        place = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        place, new = _locked(journal)
         try:
-            fcntl.flock(place, fcntl.LOCK_EX)
             yield place
             os.fsync(place)
+            if new:
+                _sync(journal.parent)
+            if not _is_at(place, journal):
+                raise DataError(f"{journal} was replaced while answers were written: try again")
         finally:
             os.close(place)
     except OSError as error:
         raise DataError(f"cannot write the answers to {journal}: {error.strerror}") from None
+
+
+def _locked(journal: Path) -> tuple[int, bool]:
+    """The journal, open and locked, and whether nothing is in it yet."""
+    while True:
+        place = os.open(journal, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX)
+            if _is_at(place, journal):
+                return place, not os.fstat(place).st_size
+        except BaseException:
+            os.close(place)
+            raise
+        os.close(place)  # another file took its name while this one waited for the lock
+
+
+def _is_at(place: int, journal: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(place), journal.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sync(folder: Path) -> None:
+    """A file's name is on the disk too."""
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(place)
+    finally:
+        os.close(place)
 
 
 def append(journal: Path, answers: Iterable[Answer]) -> None:
@@ -122,22 +174,34 @@ def parsed(content: bytes) -> Iterator[tuple[int, Answer | str]]:
             continue
         try:
             record = json.loads(line)
-        except ValueError:  # cut off by a crash, before anybody was told that it is there
+        except (ValueError, RecursionError):  # cut off by a crash: nobody was told that it is there
             continue
-        problem = _problem(record)
-        names = ("image", "label", "value", "by", "at")
-        yield number, problem or Answer(**{name: record[name] for name in names if name in record})
+        yield number, _problem(record) or _answer(record)
+
+
+def _answer(record: Mapping[str, Any]) -> Answer:
+    value = None if record["value"] is None else int(record["value"])
+    by, at = record.get("by", ""), record.get("at", "")
+    return Answer(record["image"], record["label"], value, by, at)
 
 
 def _problem(record: Any) -> str | None:
     if not isinstance(record, Mapping):
         return "an answer is an object with image, label and value"
     for name in ("image", "label"):
-        if not isinstance(record.get(name), str):
+        if not is_text(record.get(name)):
             return f"an answer needs {name}, a text"
-    if "value" not in record or record["value"] not in VALUES or record["value"] is True:
+    for name in ("by", "at"):
+        if not is_text(record.get(name, "")):
+            return f"{name} is a text, not {json.dumps(record[name])}"
+    if "value" not in record or record["value"] not in VALUES or isinstance(record["value"], bool):
         return f"value is 1, 0, -1 or null, not {json.dumps(record.get('value'))}"
     return None
+
+
+def is_text(value: object) -> bool:
+    """A text, and one that can be written: JSON can name halves of letters."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)
 
 
 def latest(answers: Iterable[Answer]) -> dict[tuple[str, str], Answer]:

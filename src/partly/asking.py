@@ -6,7 +6,7 @@ of questions, or lines in the journal of answers beside the data. Each function 
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from partly.source import Source
 from partly.suggest import Question
 
 Say = Callable[[str], None]
+Cells = Mapping[tuple[str, str], answers.Answer]  # by image and label, what stands
 SAID = {POSITIVE: "yes", NEGATIVE: "no", UNKNOWN: "cannot tell"}
 
 
@@ -115,25 +116,37 @@ def take_answers(
 ) -> int:
     """Add what a filled-in file says to the journal beside the data; returns how many answers.
 
-    by: who answered. What the journal says already is not written again.
+    by: who answered. What the journal says already is not written again, nor is what it says
+    something later about.
     """
     source = Source.of(data)
     table, journal = source.read(), answers.journal_of(source.path)
     found, empty = forms.read(Path(file), table, by)
     before = answers.latest(answers.read(journal))
-    new = [
-        answer
-        for answer in found
-        if (answer.image, answer.label) not in before
-        or before[answer.image, answer.label].value != answer.value
-    ]
+    changed = [answer for answer in found if not _is_known(before, answer)]
+    new = [answer for answer in changed if not _is_late(before, answer)]
     answers.append(journal, new)
     say(f"{_counted_values(new)} taken from {file} into {journal}")
-    if len(new) < len(found):
-        say(f"{counted(len(found) - len(new), 'answer')} it had already")
+    if len(changed) < len(found):
+        say(f"{counted(len(found) - len(changed), 'answer')} it had already")
+    if len(new) < len(changed):
+        late = counted(len(changed) - len(new), "answer")
+        say(f"{late} left out: later ones about the same labels stand there")
     if empty:
         say(f"{counted(empty, 'question')} not answered yet")
     return len(new)
+
+
+def _is_known(before: Cells, answer: answers.Answer) -> bool:
+    """Does the journal say so already?"""
+    standing = before.get((answer.image, answer.label))
+    return standing is not None and standing.value == answer.value
+
+
+def _is_late(before: Cells, answer: answers.Answer) -> bool:
+    """Was something else answered since?"""
+    standing = before.get((answer.image, answer.label))
+    return standing is not None and answer.is_older(standing)
 
 
 def describe_answers(data: str | Path | Source, say: Say = print) -> None:
@@ -152,7 +165,7 @@ def describe_answers(data: str | Path | Source, say: Say = print) -> None:
         say(f"{counted(len(given) - len(counting), 'earlier answer')} changed or taken back")
     people = Counter(answer.by or "somebody" for answer in counting).most_common()
     say(f"by {', '.join(f'{who} {count:,}' for who, count in people)}")
-    times = sorted(answer.at for answer in counting)
+    times = sorted(answer.at for answer in counting if answer.at)
     if times:
         say(f"from {times[0]} to {times[-1]}")
     labels = Counter(answer.label for answer in counting).most_common()

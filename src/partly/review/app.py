@@ -13,13 +13,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
-from partly.answers import Answer
+from partly.answers import Answer, moment
 from partly.errors import DataError
 from partly.images import ImageProblem
 from partly.labels import POSITIVE
 from partly.review.choosing import Subject, gallery, queue
 from partly.review.guard import Door, guarded, knows, secret_of
-from partly.review.ledger import LONGEST_NAME, Wish, moment
+from partly.review.ledger import LONGEST_NAME, Wish
 from partly.review.pictures import Pictures
 from partly.review.presence import Looking, looking
 from partly.suggest import Question
@@ -41,7 +41,8 @@ Tab = Annotated[str, Query(max_length=40)]
 
 
 class Given(BaseModel):
-    """One answer as it is sent. at: when it was given; undoes: that of the one taken back."""
+    """One answer as it is sent. at: when it was given; undoes: that of the one taken back; seen:
+    that of the one which stood there before."""
 
     image: str
     label: str
@@ -49,6 +50,7 @@ class Given(BaseModel):
     by: Annotated[str, Field(max_length=LONGEST_NAME)] = ""
     at: Annotated[str, Field(max_length=40)]
     undoes: Annotated[str, Field(max_length=40)] | None = None
+    seen: str | None = None
 
     @field_validator("at", "undoes")
     @classmethod
@@ -60,7 +62,8 @@ class Given(BaseModel):
 
     def wish(self) -> Wish:
         value = None if self.value is None else int(self.value)
-        return Wish(Answer(self.image, self.label, value, self.by.strip(), self.at), self.undoes)
+        answer = Answer(self.image, self.label, value, self.by.strip(), self.at)
+        return Wish(answer, self.undoes, self.seen)
 
 
 def application(subject: Subject, pictures: Pictures, door: Door, by: str = "") -> Any:

@@ -12,7 +12,6 @@ import threading
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
@@ -26,19 +25,12 @@ Cell = tuple[str, str]  # image, label
 
 
 class Wish(NamedTuple):
-    """What somebody pressed. undoes: the time of the answer that is taken back."""
+    """What somebody pressed. undoes: the time of the answer that is taken back. seen: that of the
+    answer which stood there, as far as they knew."""
 
     answer: Answer
     undoes: str | None = None
-
-
-def moment(text: str) -> str:
-    """A time in the one form that tells one answer from another; ValueError if it is none.
-
-    >>> moment("2026-01-31T13:00:00.5+01:00")
-    '2026-01-31T12:00:00.500+00:00'
-    """
-    return datetime.fromisoformat(text).astimezone(UTC).isoformat(timespec="milliseconds")
+    seen: str | None = None
 
 
 class Ledger:
@@ -73,12 +65,13 @@ class Ledger:
             self._file = state.st_ino
         new = os.pread(place, state.st_size - self.place, self.place)
         for line in new.split(b"\n")[:-1]:  # what follows the last line break is not whole yet
-            self.place += len(line) + 1
+            end = self.place + len(line) + 1
             for _, answer in answers.parsed(line):
                 if isinstance(answer, Answer):
-                    self._take(answer)
+                    self._take(answer, end)
+            self.place = end
 
-    def _take(self, answer: Answer) -> None:
+    def _take(self, answer: Answer, end: int) -> None:
         cell = (answer.image, answer.label)
         if answer.image not in self.images or answer.label not in self.labels:
             return
@@ -91,7 +84,7 @@ class Ledger:
             self._cells[cell] = [*before, answer]
             self._by[answer.by] += 1
         self._marks.add(_mark(answer))
-        self.lines.append((self.place, answer))
+        self.lines.append((end, answer))
 
     def add(self, wishes: Iterable[Wish]) -> list[str | None]:
         """Write these down; when this returns they are on the disk.
@@ -118,9 +111,12 @@ class Ledger:
             return [], f"the data has no image '{answer.image}' with a label '{answer.label}'"
         if _mark(answer) in self._marks:
             return [], None
-        if answer.value is not None:
-            return [answer], None
         so_far = self._cells.get((answer.image, answer.label), [])
+        if answer.value is not None:
+            # One that comes late does not displace what was said after it by somebody who knew
+            # nothing of it. The last line counts, so that is said again.
+            late = so_far and so_far[-1].at != wish.seen and answer.is_older(so_far[-1])
+            return [answer, so_far[-1]] if late else [answer], None
         if not so_far or (so_far[-1].by, so_far[-1].at) != (answer.by, wish.undoes):
             return [], "it was answered again since, so there is nothing to undo"
         # Taken back is taken back whole: what stood there before is said again.

@@ -97,7 +97,9 @@ function moment() {
 
 /** Say `value` of each of these cells. They can be taken back together. */
 export function give(group, value) {
-  const wishes = group.map(({ row, image, label }) => ({ row, image, label, value, by: state.by, at: moment() }));
+  const wishes = group.map(({ row, image, label }) => ({
+    row, image, label, value, by: state.by, at: moment(), seen: answerOf({ image, label })?.at ?? null,
+  }));
   for (const wish of wishes) { keep(wish); put(wish, false); }
   undoable.push(wishes.map(({ row, image, label, by, at }) => ({ row, image, label, by, at })));
   undoable.splice(0, undoable.length - UNDOABLE);
