@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+import torch
 from PIL import Image
 
 import partly
@@ -28,6 +29,7 @@ from builders import (
 )
 from partly import predicting, runs
 from partly.errors import ConfigError, DataError
+from partly.source import Source
 
 NAMES = ("ant", "bee", "cat", "dog")
 IMAGES = 700  # of features to predict, in pieces of 256
@@ -141,6 +143,39 @@ def test_decided_labels_do_not_need_every_probability_by_name():
     assert found[1].labels == found.labels[1]
 
 
+def test_of_no_images_nothing_is_said(home):
+    rows = np.zeros((0, 12))
+    for kind, none in (("run", rows), ("run", torch.tensor(rows)), ("run", []), ("seen", ())):
+        found = partly.load(home / kind).predict(none)
+        assert (len(found), [*found], found.labels) == (0, [], [])
+        assert found.probabilities.shape == (0, len(found.names))
+        assert found.decided.shape == found.probabilities.shape
+
+
+def test_python_leaves_out_what_it_cannot_read_only_if_told(home, tmp_path):
+    predictor = partly.load(home / "seen")
+    write_pictures(tmp_path, 5)
+    files = sorted(tmp_path.glob("*.png"))
+    expected = predictor.predict(files).probabilities[[0, 1, 2, 4]]
+    files[3].write_bytes(whole := files[3].read_bytes()[:-40])
+    opened = [Image.open(file) for file in files]
+    for images, bad in ((files, str(files[3])), (tmp_path, files[3].name), (opened, "3")):
+        with pytest.raises(DataError, match="3"):
+            predictor.predict(images)
+        found = predictor.predict(images, on_bad_image="skip")
+        np.testing.assert_allclose(found.probabilities, expected, atol=1e-6)
+        assert len(found.ids) == 4
+        assert bad not in found.ids.tolist()
+        assert [*found.left_out] == [bad]
+        assert "truncated" in found.left_out[bad]
+    assert len(predictor.predict(Source(tmp_path, on_bad_image="skip"))) == 4
+    assert files[3].read_bytes() == whole
+    only = predictor.predict([files[3]], on_bad_image="skip")
+    assert (len(only), len(only.left_out)) == (0, 1)
+    with pytest.raises(ConfigError, match="on_bad_image is one of error, skip, not 'ignore'"):
+        predictor.predict(files, on_bad_image="ignore")
+
+
 def test_a_picture_is_turned_as_its_camera_was_held(home, tmp_path):
     pixels = np.random.default_rng(0).integers(0, 255, (16, 24, 3), dtype=np.uint8)
     turned = Image.fromarray(pixels).getexif()
@@ -161,7 +196,7 @@ def test_rows_of_features_are_images_too(home):
     np.testing.assert_array_equal(predictor.predict(torch.from_numpy(rows)).decided, found.decided)
 
 
-@pytest.mark.parametrize("images", [[], [1, "a"], np.zeros(3), np.zeros((2, 5)), None, "nowhere"])
+@pytest.mark.parametrize("images", [[1, "a"], np.zeros(3), np.zeros((2, 5)), None, "nowhere"])
 def test_what_holds_no_images_is_refused(home, images):
     with pytest.raises(DataError, match=r"predict takes|the model looks at|no data at"):
         partly.load(home / "run").predict(images)
@@ -256,7 +291,7 @@ def test_killed_at_any_moment(home, tmp_path, monkeypatch):
     assert "1,499 images" in said.out
     assert stopped.read_bytes() == (tmp_path / "whole.csv").read_bytes()
     for name in ("whole", "stopped"):
-        assert (tmp_path / f"{name}-skipped.csv").read_text().count("0700.png") == 1
+        assert (tmp_path / f"{name}.csv.skipped.csv").read_text().count("0700.png") == 1
 
 
 def test_it_goes_on_with_the_same_only(home, tmp_path):
@@ -310,11 +345,14 @@ def test_a_list_of_bad_images_goes_when_they_are_mended(home, tmp_path):
     (folder / "0003.png").write_bytes(b"broken")
     given = ["predict", home / "seen", folder, "--on-bad-image", "skip", "--out", out]
     partly_works(*given)
-    assert "0003.png" in (tmp_path / "scores-skipped.csv").read_text()
+    assert "0003.png" in (tmp_path / "scores.csv.skipped.csv").read_text()
+    partly_works(*given[:-1], tmp_path / "scores.jsonl")
+    assert "0003.png" in (tmp_path / "scores.jsonl.skipped.csv").read_text()
     (folder / "0003.png").write_bytes(whole)
     partly_works(*given)
+    assert (tmp_path / "scores.jsonl.skipped.csv").exists()  # of another file
     assert len(table_of(out)[1]) == 5
-    assert not (tmp_path / "scores-skipped.csv").exists()
+    assert not (tmp_path / "scores.csv.skipped.csv").exists()
 
 
 def test_a_head_on_frozen_eyes_predicts_without_a_cache(home, tmp_path, monkeypatch):

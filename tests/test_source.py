@@ -75,7 +75,7 @@ def test_prediction_leaves_out_what_it_cannot_read_only_if_told(data, tmp_path):
     told = ("--on-bad-image", "skip")
     answer = partly_works("predict", run, tmp_path, "--out", tmp_path / "b.csv", *told)
     assert "76 images ->" in answer.out
-    assert len((tmp_path / "b-skipped.csv").read_text().splitlines()) == 5
+    assert len((tmp_path / "b.csv.skipped.csv").read_text().splitlines()) == 5
 
 
 def test_a_comparison_leaves_out_bad_images_in_every_process(data, tmp_path):

@@ -23,7 +23,7 @@ import csv
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +40,7 @@ from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_i
 from partly.labels import LabelTable
 from partly.metrics import row_blocks
 from partly.sampled import average_precisions, top_labels
+from partly.source import Source
 from partly.texts import Texts
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
@@ -166,12 +167,14 @@ class Prediction(NamedTuple):
 @dataclass(frozen=True)
 class Predictions:
     """What a model says of N images: ids [N], names [L], probabilities [N, L] and the thresholds
-    [L] from which on a label is decided. Iterating gives one `Prediction` an image."""
+    [L] from which on a label is decided. Iterating gives one `Prediction` an image. left_out: the
+    ids of images that cannot be read, and what is wrong with each, where they were skipped."""
 
     ids: Texts
     names: tuple[str, ...]
     probabilities: np.ndarray
     thresholds: np.ndarray
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def decided(self) -> np.ndarray:
@@ -254,19 +257,28 @@ class Predictor:
             features = torch.from_numpy(seen).to(self.device)
             return average_precisions(features, self.model.head, table)
 
-    def predict(self, images: Any) -> Predictions:
+    def predict(self, images: Any, *, on_bad_image: str = "error") -> Predictions:
         """Probabilities and decided labels of images: a path of an image, a folder, a tar or a data
-        set; a list of paths; PIL pictures; rows of features [N, F]; or a table.
+        set; a list of paths; PIL pictures; rows of features [N, F]; or a table. Of none: none.
 
             for image in partly.load("runs/first").predict("photos/"):
                 print(image.id, image.labels)
+
+        on_bad_image: error, or skip: look for images that cannot be read first, and leave them out;
+        `left_out` of what comes back names them.
         """
-        with unlabelled.asked(images, self.names) as table:
-            self.check(table)
-            chunks = split_into_chunks(np.arange(len(table)), TOGETHER)
-            blocks = [self.probabilities_of(seen) for seen in self.see_each(table, chunks)]
+        raise_if(Source("", on_bad_image=on_bad_image).problems(), ConfigError)
+        skips = "skip" in (on_bad_image, getattr(images, "on_bad_image", None))
+        left_out: dict[str, str] | None = {} if skips else None
+        blocks = [np.zeros((0, len(self.names)), np.float32)]
+        with unlabelled.asked(images, self.names, left_out) as table:
+            if len(table):
+                self.check(table)
+                chunks = split_into_chunks(np.arange(len(table)), TOGETHER)
+                blocks = [self.probabilities_of(seen) for seen in self.see_each(table, chunks)]
         thresholds = np.full(len(self.names), 0.5) if self.thresholds is None else self.thresholds
-        return Predictions(table.ids, self.names, np.concatenate(blocks), thresholds)
+        scores = np.concatenate(blocks)
+        return Predictions(table.ids, self.names, scores, thresholds, left_out or {})
 
     def check(self, table: LabelTable) -> None:
         """Raise an error if the model cannot look at these images or features."""

@@ -16,18 +16,34 @@ from PIL import Image
 
 from partly import tars
 from partly.errors import DataError
-from partly.images import SUFFIXES, ImageProblem, upright
+from partly.images import SUFFIXES, ImageProblem, find_problems, upright
 from partly.labels import LabelTable
 from partly.readers import FORMATS, arrays, manifest
 from partly.source import Source
 
 
 @contextmanager
-def asked(images: Any, names: Sequence[str]) -> Iterator[LabelTable]:
+def asked(
+    images: Any, names: Sequence[str], left_out: dict[str, str] | None = None
+) -> Iterator[LabelTable]:
     """The table of these images, which holds as long as the context: pictures lie on disk so long.
 
-    names: of the labels that the model knows.
+    names: of the labels that the model knows. left_out: takes in the ids of images that cannot be
+    read, which are left out, and what is wrong with each; None: they are not looked for.
     """
+    with _as_given(images, names, left_out) as table:
+        if left_out is None or table.paths is None or not len(table):
+            yield table
+            return
+        bad = find_problems(table.paths)
+        left_out |= {table.ids[row]: what for row, what in bad.items()}
+        yield table.take(np.delete(np.arange(len(table)), [*bad]))
+
+
+@contextmanager
+def _as_given(
+    images: Any, names: Sequence[str], left_out: dict[str, str] | None
+) -> Iterator[LabelTable]:
     if isinstance(images, str | Path | Source):
         yield of_source(Source.of(images), names)
     elif isinstance(images, LabelTable):
@@ -39,7 +55,7 @@ def asked(images: Any, names: Sequence[str]) -> Iterator[LabelTable]:
     elif isinstance(images, Image.Image) or _are(images, Image.Image):
         pictures = [images] if isinstance(images, Image.Image) else images
         with tempfile.TemporaryDirectory(prefix="partly-") as folder:
-            yield _of_pictures(pictures, Path(folder), names)
+            yield _of_pictures(pictures, Path(folder), names, left_out)
     else:
         yield _of_features(images, names)
 
@@ -52,22 +68,40 @@ def _are(images: Any, kind: Any) -> bool:
     )
 
 
-def _of_pictures(pictures: Sequence[Image.Image], folder: Path, names: Sequence[str]) -> LabelTable:
-    """Written without loss, so that they take the way of all images."""
-    files = [folder / f"{number}.png" for number in range(len(pictures))]
-    for number, (picture, file) in enumerate(zip(pictures, files, strict=True)):
+def _of_pictures(
+    pictures: Sequence[Image.Image],
+    folder: Path,
+    names: Sequence[str],
+    left_out: dict[str, str] | None,
+) -> LabelTable:
+    """Written without loss, so that they take the way of all images. Their ids are their places."""
+    files = {}
+    for number, picture in enumerate(pictures):
+        file = folder / f"{number}.png"
         try:
             upright(picture).save(file, compress_level=1)
         except ImageProblem as problem:
-            raise DataError(f"cannot read picture {number}: {problem}") from None
-    ids, paths = np.arange(len(files)), np.array([str(file) for file in files])
-    return LabelTable.without_labels(names, ids=ids, paths=paths)
+            if left_out is None:
+                raise DataError(f"cannot read picture {number}: {problem}") from None
+            left_out[str(number)] = str(problem)
+        else:
+            files[str(number)] = str(file)
+    if not files:
+        return _nothing(names)
+    return LabelTable.without_labels(names, ids=[*files], paths=[*files.values()])
+
+
+def _nothing(names: Sequence[str]) -> LabelTable:
+    """No images: no table that is read may be empty, but a part of one may."""
+    return LabelTable.without_labels(names, ids=["none"]).take(np.arange(0))
 
 
 def _of_features(rows: Any, names: Sequence[str]) -> LabelTable:
     """Rows of numbers [N, F]: an array, a tensor or a DataFrame."""
     values = np.asarray(rows.detach().cpu() if hasattr(rows, "detach") else rows)
-    if values.ndim != 2 or values.dtype.kind not in "biuf" or not len(values):
+    if values.ndim and not len(values):
+        return _nothing(names)
+    if values.ndim != 2 or values.dtype.kind not in "biuf":
         raise DataError(
             "predict takes a path, a list of paths, PIL pictures or an array of features [N, F]; "
             f"this is {type(rows).__name__} of shape {values.shape} and type {values.dtype}"

@@ -392,7 +392,7 @@ def predict_run(
     plan = predicting.describe(Path(run), table, form)
     predicting.begin(out, plan | {"bad": bad}, resume=resume)
     predicting.write(predictor, table, out, form, quiet)
-    listed = out.with_name(f"{out.stem}-{runs.SKIPPED}")
+    listed = out.with_name(f"{out.name}.{runs.SKIPPED}")
     runs.write_skipped(listed, bad)
     if bad:
         say(f"they are listed in {listed}")
