@@ -223,7 +223,9 @@ def test_calibrated_probabilities_are_those_of_predict(home, kind, calibration):
 @pytest.mark.parametrize("calibration", [TEMPERATURE, ISOTONIC], ids=lambda c: c.kind)
 def test_a_calibrated_run_is_exported_with_its_calibration(home, tmp_path, calibration):
     run = shutil.copytree(home / "features", tmp_path / "run")
-    (run / runs.CALIBRATION).write_text(json.dumps(calibration.to_json()))
+    stored = json.loads((run / runs.DECISIONS).read_text())
+    stored["calibration"] = calibration.to_json()
+    (run / runs.DECISIONS).write_text(json.dumps(stored))
     file = exporting.export_run(run, "onnx", tmp_path / "a.onnx", say=lambda _: None)
     features = np.load(home / "features.npz")["X_test"]
     predictor = runs.load(run, "cpu")

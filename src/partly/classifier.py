@@ -120,8 +120,7 @@ class PartialLabelClassifier(ClassifierMixin, BaseEstimator):
         self.expected_positives_ = self.predictor_.config["positives_an_image"]
         self.label_names_ = np.array(table.names, dtype=object)
         self.classes_ = np.tile([0, 1], (len(table.names), 1))
-        fitted = self.predictor_.thresholds
-        self.thresholds_ = np.full(len(table.names), 0.5) if fitted is None else fitted
+        self.thresholds_ = self.predictor_.limits
         return self
 
     def decision_function(self, X: ArrayLike) -> np.ndarray:

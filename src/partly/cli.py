@@ -376,8 +376,8 @@ def report(
 def decide(
     run: options.Run,
     data: options.Data,
-    goal: options.GoalOption = None,
-    calibrate: options.Calibrate = None,
+    goal: options.GoalAgain = None,
+    calibrate: options.CalibrateAgain = None,
     part: Annotated[
         str | None,
         typer.Option(
@@ -397,7 +397,8 @@ def decide(
 
     Each label gets the threshold that is best for --goal. It is fitted on images that the model
     was not trained on, by the labels that are known, and by what is believed of those that are
-    not. `partly predict`, `evaluate` and `export` use what was fitted last.
+    not. A goal or a calibration that is not given stays as it was. `partly predict`, `evaluate`
+    and `export` use what was fitted last.
 
     Example: `partly decide runs/first data.csv --goal precision:0.9 --calibrate temperature`
     """
@@ -407,8 +408,8 @@ def decide(
     decide_run(
         run,
         _source(data, arguments),
-        goal=goal or "f1",
-        calibrate=calibrate or "none",
+        goal=goal,
+        calibrate=calibrate,
         part=part,
         expected_positives=expected_positives,
         device=device or "auto",

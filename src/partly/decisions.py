@@ -11,7 +11,7 @@ P(positive | x, unknown) where it is not. With p calibrated, c₊ and c₋ the c
 a negative is annotated, that is (1 - c₊)p / [(1 - c₊)p + (1 - c₋)(1 - p)].
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,23 +21,26 @@ import torch
 from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
-from partly import distributed, ranking
+from partly import distributed, metrics, ranking
 from partly.errors import ConfigError, first_few
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
 from partly.propensity import Propensity
-from partly.pseudo import chance_of_single
+from partly.pseudo import chance_by_count, expected_count
 
 FloatArray = NDArray[np.float64]
 Column = NDArray[Any]
 
 KINDS = ("none", "temperature", "isotonic")  # of calibration
 ENOUGH = 10  # known positives of a label, below which what the model believes is better than they
-NEVER = 1.0  # the threshold of a label that is not decided for any image
+# The threshold of a label that is decided for no image: above 1, for float32 as well, in which a
+# sure model's probabilities are 1.
+NEVER = float(np.nextafter(np.float32(1), np.float32(2)))
+BELIEVED = 20  # entries that what the model believes counts as, where a floor is to be kept
+CAUTION = 0.5  # standard deviations that a share is taken to be lower, there
 CLOSEST = 1e-7  # to 0 and 1 that a probability comes: its logit is finite
 LARGEST_FIT = 2**23  # entries on which two numbers are fitted: more would say the same
 CELLS = np.linspace(-14, 14, 1401)  # of logits: what lies in one is calibrated alike
-RISING = 1e-3  # of the slope 1 that a calibration has at least: no two images become equal
-ROWS = 2**20  # entries of the rows that are looked at together
+RISING = 1e-3  # of the slope 1 that a calibration has at least: ties are left to rounding
 
 
 # --- what is wanted ------------------------------------------------------------------------------
@@ -81,6 +84,11 @@ class Goal:
             "or cost:1:5 (of a false positive, of a missed one)"
         )
 
+    @property
+    def has_floor(self) -> bool:
+        """Is a share to be at least so large?"""
+        return self.kind in ("precision", "recall")
+
     def __str__(self) -> str:
         if self.kind == "cost":
             return f"cost:{self.false_positive:g}:{self.false_negative:g}"
@@ -95,7 +103,7 @@ class Calibration:
     """A rising function that makes a model's probabilities true, the same for all labels.
 
     temperature: p -> σ(slope · logit p + shift). isotonic: straight lines between the knots
-    (x, y), of which the first is (0, 0) and the last (1, 1). none: p -> p.
+    (x, y), of which the first is at x = 0 and the last at x = 1. none: p -> p.
     """
 
     kind: str = "none"
@@ -118,7 +126,7 @@ class Calibration:
         return probabilities
 
     def to_json(self) -> dict[str, Any]:
-        """What `calibration.json` holds."""
+        """What a run's folder holds of it."""
         if self.kind == "isotonic":
             return {"kind": self.kind, "x": list(self.x), "y": list(self.y)}
         return {"kind": self.kind, "slope": self.slope, "shift": self.shift}
@@ -165,9 +173,13 @@ def chances(probabilities: Column, labels: Column, facts: Propensity) -> Chances
     """
     positive, negative = facts.positive[None], facts.negative[None]
     if facts.single:
-        believed = torch.from_numpy(logits_of(probabilities))
-        known, mean = torch.from_numpy(np.asarray(labels)), torch.from_numpy(facts.positive)
-        positive = chance_of_single(believed, known, mean, distributed.total).numpy()
+        counts = [
+            expected_count(torch.from_numpy(probabilities[rows]), torch.from_numpy(labels[rows]))
+            for rows in metrics.row_blocks(labels)
+        ]
+        count = torch.cat([torch.zeros(0, 1), *counts])
+        mean = torch.from_numpy(facts.positive)
+        positive = chance_by_count(count, mean, distributed.total).numpy()
     return Chances(positive, negative)
 
 
@@ -204,7 +216,10 @@ def fit_temperature(probabilities: Column, labels: Column, chance: Chances) -> C
     """
     entries = float(distributed.total(torch.tensor(labels.size, dtype=torch.float64)))
     every = slice(None, None, max(1, round(entries / LARGEST_FIT)))
-    scores, known, own = logits_of(probabilities[every]), labels[every], chance.of(every)
+    scores = np.empty(probabilities[every].shape)
+    for rows in metrics.row_blocks(scores):
+        scores[rows] = logits_of(probabilities[every][rows])
+    known, own = labels[every], chance.of(every)
     place = np.array([1.0, 0.0])
     loss, step = _look(place, scores, known, own)
     for _ in range(50):
@@ -228,7 +243,7 @@ def _look(
 ) -> tuple[float, FloatArray]:
     """At this slope and shift: what is lost, and the step that Fisher's information suggests."""
     sums = np.zeros(6)
-    for rows in _row_blocks(scores):
+    for rows in metrics.row_blocks(scores):
         x, known, own = scores[rows], labels[rows], chance.of(rows)
         p = _sigmoid(place[0] * x + place[1])
         spread, apart = p * (1 - p), own.positive - own.negative
@@ -252,14 +267,15 @@ def _look(
 def fit_isotonic(probabilities: Column, labels: Column, chance: Chances) -> Calibration:
     """The rising function that fits best: shares of positives among images of like probability.
 
-    A known entry stands for 1/c of its kind. Where no negative of a label is known, all of its
-    entries are counted, of which the known positives stand for the positives.
+    A known entry stands for 1/c of its kind; where training knew none of a label, and c is 0, for
+    nothing. Where no negative of a label is known, all of its entries are counted, of which the
+    known positives stand for the positives.
     """
     sums = np.zeros((3, len(CELLS) + 1))  # of each cell: positives, entries, probabilities
-    for rows in _row_blocks(probabilities):
+    for rows in metrics.row_blocks(probabilities):
         p, known, own = np.asarray(probabilities[rows], np.float64), labels[rows], chance.of(rows)
-        positive = np.where(known == POSITIVE, 1 / np.maximum(own.positive, CLOSEST), 0)
-        negative = np.where(known == NEGATIVE, 1 / np.maximum(own.negative, CLOSEST), 0)
+        positive = np.where(known == POSITIVE, _stands_for(own.positive), 0)
+        negative = np.where(known == NEGATIVE, _stands_for(own.negative), 0)
         one_sided = (own.negative == 0) & (own.positive > 0)
         weight = np.where(one_sided, 1.0, positive + negative)
         cells = np.digitize(logits_of(p), CELLS).ravel()
@@ -274,16 +290,22 @@ def fit_isotonic(probabilities: Column, labels: Column, chance: Chances) -> Cali
     )
     starts = np.flatnonzero(np.diff(shares, prepend=-1))  # of what became one value
     middles = np.add.reduceat(believed[seen], starts) / np.add.reduceat(entries[seen], starts)
-    x = np.concatenate([[0], middles, [1]])
-    y = np.concatenate([[0], shares[starts], [1]])
+    x, y = _with_ends(middles, shares[starts])
     y = (1 - RISING) * y + RISING * x
     return Calibration("isotonic", x=tuple(x.tolist()), y=tuple(y.tolist()))
 
 
-def _row_blocks(table: Column) -> list[slice]:
-    """The rows of a table [n, L], some at a time."""
-    height = max(1, ROWS // max(1, table.shape[1]))
-    return [slice(first, first + height) for first in range(0, len(table), height)]
+def _stands_for(chance: Column) -> FloatArray:
+    """How many entries of its kind a known one stands for: 1/c."""
+    return np.divide(1.0, chance, out=np.zeros(chance.shape), where=chance > 0)
+
+
+def _with_ends(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Rising knots from 0 to 1. One that lies there, where a model is sure, is the end itself."""
+    between = (x > 0) & (x < 1)
+    low, high = y[x <= 0][:1], y[x >= 1][:1]
+    low, high = (low if len(low) else np.zeros(1)), (high if len(high) else np.ones(1))
+    return np.concatenate([[0], x[between], [1]]), np.concatenate([low, y[between], high])
 
 
 # --- thresholds ----------------------------------------------------------------------------------
@@ -314,11 +336,12 @@ def cuts_of(scores: Column, expected: Column) -> Cuts:
     return Cuts(threshold, seen, hits[last], float(hits[-1]) if len(hits) else 0.0)
 
 
-def best_cut(goal: Goal, cuts: Cuts) -> int:
+def best_cut(goal: Goal, cuts: Cuts, believed: FloatArray) -> int:
     """Which cut is the best for the goal; of equal ones the highest. -1: none, decide for no image.
 
-    -1 is where no cut has the precision that is asked for, or where any positive decision costs
-    more than it saves.
+    believed: how many of those at or above each cut are positive, to go by the model. -1 is where
+    no cut has the precision that is asked for, or where any positive decision costs more than it
+    saves.
     """
     if not len(cuts.seen):
         return -1
@@ -327,34 +350,61 @@ def best_cut(goal: Goal, cuts: Cuts) -> int:
     if goal.kind == "cost":
         saved = goal.false_negative * cuts.hits - goal.false_positive * (cuts.seen - cuts.hits)
         return int(np.argmax(saved)) if saved.max() > 0 else -1
-    slack = 1e-9 * max(1.0, cuts.positives)  # of sums that are rounded
     if goal.kind == "precision":
-        enough = np.flatnonzero(cuts.hits + slack >= goal.floor * cuts.seen)
+        shares = cautious_share(cuts.hits, cuts.seen, believed / cuts.seen)
+        enough = np.flatnonzero(shares >= goal.floor)
         return int(enough[-1]) if len(enough) else -1
-    return int(np.argmax(cuts.hits + slack >= goal.floor * cuts.positives))
+    of_all = believed / max(believed[-1], CLOSEST)
+    shares = cautious_share(cuts.hits, np.full(len(of_all), cuts.positives), of_all)
+    enough = np.flatnonzero(shares >= goal.floor)
+    return int(enough[0]) if len(enough) else len(shares) - 1
 
 
-def best_threshold(goal: Goal, scores: Column, expected: Column) -> float:
-    """The best threshold of one label, for the expected labels [N] of its scores [N]."""
+def cautious_share(hits: FloatArray, seen: FloatArray, believed: FloatArray) -> FloatArray:
+    """hits / seen, as one can rely on it where the best of many such shares was picked, and by few
+    images luck decides which: drawn towards the share that the model believes, which chance
+    moves less, and lowered by a part of its standard deviation.
+
+    >>> cautious_share(np.array([9.0, 900.0]), np.array([10.0, 1000.0]), np.full(2, 0.8)).round(3)
+    array([0.799, 0.893])
+    """
+    count = seen + BELIEVED
+    share = (hits + BELIEVED * believed) / count
+    lower = share - CAUTION * np.sqrt(np.clip(share * (1 - share), 0, None) / count)
+    return np.asarray(lower)
+
+
+def best_threshold(goal: Goal, scores: Column, expected: Column, believed: Column) -> float:
+    """The best threshold of one label, for the expected labels [N] of its scores [N], and what the
+    model believes of them [N]."""
     cuts = cuts_of(scores, expected)
-    best = best_cut(goal, cuts)
+    best = best_cut(goal, cuts, cuts_of(scores, believed).hits if goal.has_floor else cuts.hits)
     return NEVER if best < 0 else float(cuts.threshold[best])
 
 
-def best_thresholds(goal: Goal, scores: Any, expected: Any) -> FloatArray:
-    """`best_threshold` of each column of [N, l], wherever they lie."""
-    tables = (t.cpu().numpy() if isinstance(t, torch.Tensor) else t for t in (scores, expected))
-    pairs = zip(*(np.ascontiguousarray(table.T) for table in tables), strict=True)
-    return np.array([best_threshold(goal, *pair) for pair in pairs])
+def best_thresholds(
+    goal: Goal, believe: Callable[[Column], Column], scores: Any, expected: Any
+) -> FloatArray:
+    """`best_threshold` of each column of [N, l], wherever they lie. believe: scores -> what the
+    model believes."""
+    tables = [t.cpu().numpy() if isinstance(t, torch.Tensor) else t for t in (scores, expected)]
+    width, labels = metrics.width_of_block(len(tables[0])), tables[0].shape[1]
+    found: list[float] = []
+    for first in range(0, labels, width):
+        block = slice(first, min(first + width, labels))
+        pairs = zip(*(metrics.columns_of(t, block, t.dtype) for t in tables), strict=True)
+        found += [best_threshold(goal, s, labels, believe(s)) for s, labels in pairs]
+    return np.array(found)
 
 
 @dataclass(frozen=True)
 class Decisions:
     """A threshold for each label [L] and how it came about.
 
-    precision, recall [L]: what is expected of each; nan where nothing is decided, or there is
-    nothing to find. positives, negatives [L]: how many known ones it was fitted on. by_model [L]:
-    where these were too few, and only what the model believes was looked at.
+    precision, recall [L]: what is expected of each, with caution where the goal is a floor; nan
+    where nothing is decided, or there is nothing to find. positives, negatives [L]: how many known
+    ones it was fitted on. by_model [L]: where these were too few, and only what the model believes
+    was looked at.
     """
 
     goal: Goal
@@ -386,7 +436,7 @@ class Decisions:
         lines = zip(names, *columns, strict=True)
         return {
             "goal": str(self.goal),
-            "calibration": self.calibration.kind,
+            "calibration": self.calibration.to_json(),
             "images": self.images,
             "labels": {name: dict(zip(numbers, line, strict=True)) for name, *line in lines},
         }
@@ -412,23 +462,51 @@ def fit(
     usual = fit_temperature(probabilities, labels, chance)
     calibration = fit_calibration(calibrate, probabilities, labels, chance)
     by_model = positives < ENOUGH
-    believed = usual.apply(probabilities)
-    expected = expected_labels(believed, labels, chance).astype(np.float32)
-    expected[:, by_model] = believed[:, by_model]
-    scores = calibration.apply(probabilities)
+    expected, scores = np.empty(labels.shape, np.float32), probabilities
+    if calibrate != "none":
+        scores = np.empty_like(probabilities)
+    for rows in metrics.row_blocks(labels):
+        p = probabilities[rows]
+        believed = usual.apply(p)
+        expected[rows] = expected_labels(believed, labels[rows], chance.of(rows))
+        expected[rows, by_model] = believed[:, by_model]
+        if scores is not probabilities:
+            scores[rows] = calibration.apply(p)
+    believe = usual.apply if calibrate == "none" else np.asarray  # what is calibrated is believed
     thresholds = ranking.sharded(
-        partial(best_thresholds, goal), scores, expected, kind=torch.float32
+        partial(best_thresholds, goal, believe), scores, expected, kind=torch.float32
     )
-    decided = scores >= thresholds
-    seen, hits, true = (
-        _sums(table) for table in (decided, np.where(decided, expected, 0), expected)
-    )
-    with np.errstate(invalid="ignore"):
-        precision, recall = hits / seen, hits / true
+    precision, recall = _promised(goal, scores, expected, thresholds, believe)
     return Decisions(
         goal, calibration, thresholds, precision, recall,
         positives, negatives, by_model, int(_sums(np.ones((len(labels), 1)))[0]),
     )  # fmt: skip
+
+
+def _promised(
+    goal: Goal,
+    scores: Column,
+    expected: Column,
+    thresholds: FloatArray,
+    believe: Callable[[Column], Column],
+) -> tuple[FloatArray, FloatArray]:
+    """Precision and recall [L] that are expected at the thresholds."""
+    sums = np.zeros((5, len(thresholds)))
+    for rows in metrics.row_blocks(scores):
+        decided, own, believed = scores[rows] >= thresholds, expected[rows], believe(scores[rows])
+        parts = (decided, decided * own, own, decided * believed, believed)
+        sums += [part.sum(axis=0, dtype=np.float64) for part in parts]
+    seen, hits, true, believed_hits, all_believed = distributed.total(
+        torch.from_numpy(sums)
+    ).numpy()
+    with np.errstate(invalid="ignore"):
+        if not goal.has_floor:
+            return hits / seen, hits / true
+        found = cautious_share(hits, true, believed_hits / np.maximum(all_believed, CLOSEST))
+        return (
+            cautious_share(hits, seen, believed_hits / seen),
+            np.where(true > 0, found, np.nan),
+        )
 
 
 def _sums(table: Column) -> Column:

@@ -16,6 +16,7 @@ import numpy as np
 from partly import images, metrics
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
 from partly.pages import data_address
+from partly.runs import HALF
 
 POINTS = 101  # of a curve
 ENOUGH = 10  # known positives of a label whose curve is worth a look
@@ -36,7 +37,7 @@ def diagnose(
 ) -> Record:
     """The whole record. precisions [L]: AP of each label. thresholds [L]: without them, 0.5."""
     labels = table.dense()
-    limits = np.full(labels.shape[1], 0.5) if thresholds is None else thresholds
+    limits = np.full(labels.shape[1], HALF) if thresholds is None else thresholds
     counts = metrics.decided(probabilities, labels, limits)
     return {
         "known_positives": int(counts.positives.sum()),

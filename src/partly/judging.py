@@ -94,7 +94,11 @@ def open_judge(validation: LabelTable | None, state: State, *, held_out: bool) -
     own = table.take(distributed.own_part(np.arange(len(table))))
     labels = own.dense() if state.sampled is None else None
     facts = state.training.propensity
-    if not held_out:
+    asked, told = state.training.table.asked is not None, state.config.expected_positives
+    if held_out and asked:  # the images held out are without what people were asked about
+        others = state.training.table.drawn()
+        facts = propensity.estimate(others, told, guessed_share=state.guessed)
+    elif not held_out:
         facts = propensity.estimate_others(
             table, facts.expected_positives, guessed_share=state.guessed
         )
@@ -211,9 +215,10 @@ def finish(
         result.thresholds, result.calibration = chosen
     if folder is not None:
         runs.write_weights(folder, state.judged.state_dict())
-        checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
         if decided is not None:
             runs.write_decisions(folder, result.names, decided)
+        # Last of all: what says that it is finished can be used as it is.
+        checkpoint.write_json(folder / runs.CONFIG, record | {"finished": True})
     return result
 
 

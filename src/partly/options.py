@@ -200,22 +200,23 @@ Finish = Annotated[
         rich_help_panel=MODEL,
     ),
 ]
+GOAL = (
+    "what thresholds are best for: f1, precision:0.9 (find as many as can be while 90 % are "
+    "right), recall:0.9, or cost:1:5 (of a false positive, of a missed one)"
+)
+CALIBRATE = (
+    "make probabilities true, on images that are not trained on: temperature, isotonic or none"
+)
 GoalOption = Annotated[
-    str | None,
-    typer.Option(
-        "--goal",
-        help="what thresholds are best for: f1, precision:0.9 (find as many as can be while 90 % "
-        "are right), recall:0.9, or cost:1:5 (of a false positive, of a missed one) [f1]",
-        rich_help_panel=LABELS,
-    ),
+    str | None, typer.Option("--goal", help=f"{GOAL} [f1]", rich_help_panel=LABELS)
 ]
-Calibrate = Annotated[
+Calibrate = Annotated[str | None, typer.Option(help=f"{CALIBRATE} [none]", rich_help_panel=LABELS)]
+GoalAgain = Annotated[
+    str | None, typer.Option("--goal", help=f"{GOAL} [as before]", rich_help_panel=LABELS)
+]
+CalibrateAgain = Annotated[
     str | None,
-    typer.Option(
-        help="make probabilities true, on images that are not trained on: temperature, isotonic "
-        "or none [none]",
-        rich_help_panel=LABELS,
-    ),
+    typer.Option("--calibrate", help=f"{CALIBRATE} [as before]", rich_help_panel=LABELS),
 ]
 KeptIn = Annotated[
     str | None,

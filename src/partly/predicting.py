@@ -31,7 +31,6 @@ PLAN = "plan.json"
 BETWEEN = ";"  # decided labels of an image in a CSV
 IMAGES, ENTRIES = 512, 2**20  # of a piece, at most: what is lost when it is stopped
 FEWEST = 256  # images of a piece, however many labels there are
-HALF = 0.5  # the threshold of every label where none was fitted
 
 
 @dataclass(frozen=True)
@@ -74,9 +73,7 @@ def form_of(predictor: Predictor, out: Path, top: int | None = None, labels: boo
             "write .jsonl or .parquet"
         )
     raise_if(problems, ConfigError)
-    fitted = predictor.thresholds
-    thresholds = np.full(len(names), HALF) if fitted is None else fitted
-    return Form(suffix, names, thresholds, top, labels)
+    return Form(suffix, names, predictor.limits, top, labels)
 
 
 # --- one piece -----------------------------------------------------------------------------------
@@ -190,7 +187,7 @@ def describe(run: Path, table: LabelTable, form: Form) -> dict[str, Any]:
             images.update(texts.offsets.tobytes() + texts.data.tobytes())
     if table.paths is not None:
         images.update(_states(table.paths).tobytes())
-    for name in (runs.CONFIG, runs.WEIGHTS, runs.EYE, runs.THRESHOLDS, runs.CALIBRATION):
+    for name in (runs.CONFIG, runs.WEIGHTS, runs.EYE, runs.DECISIONS, runs.THRESHOLDS):
         if (run / name).is_file():
             model.update(name.encode() + (run / name).read_bytes())
     return {

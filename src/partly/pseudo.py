@@ -83,10 +83,22 @@ def chance_of_single(
     An image of m expected positives has 1/m, all of them scaled so that the mean over positives is
     c₊, as it is over the whole table. total: adds up over ranks, where each has images of its own.
     """
+    return chance_by_count(
+        expected_count(torch.sigmoid(logits.detach().float()), labels), c_positive, total
+    )
+
+
+def expected_count(probabilities: Tensor, labels: Tensor) -> Tensor:
+    """How many positives are expected of each image [B, 1]."""
     unknown = labels == UNKNOWN
-    probabilities = torch.sigmoid(logits.detach().float())
-    expected = torch.where(unknown, probabilities, (labels == POSITIVE).float())
-    count = expected.sum(dim=1, keepdim=True)
+    expected = torch.where(unknown, probabilities.float(), (labels == POSITIVE).float())
+    return expected.sum(dim=1, keepdim=True)
+
+
+def chance_by_count(
+    count: Tensor, c_positive: Tensor, total: Callable[[Tensor], Tensor] = lambda sums: sums
+) -> Tensor:
+    """`chance_of_single` of images with so many expected positives [B, 1]."""
     chance = 1 / count.clamp(min=1)
     above, below = total(torch.stack([(chance * count).sum(), count.sum()]))
     mean = above / below.clamp(min=SMALLEST)

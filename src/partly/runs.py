@@ -9,9 +9,9 @@ pseudo_labels-*    pseudo-labels on disk, and (.undo) how to get back to the che
 model.safetensors  the weights of the chosen epoch
 eye.safetensors    the frozen backbone in front of it, where only the head was trained
 untuned.safetensors  the head before `--finish cft`
-thresholds.json    one decision threshold a label, of calibrated probabilities
-calibration.json   what makes probabilities true (`decisions.Calibration`), where there is one
-decisions.json     what thresholds were fitted for and on, and what is expected of them
+decisions.json     a threshold a label, what they were fitted for and on, what is expected of them,
+                   and what makes probabilities true (`decisions.Calibration`)
+thresholds.json    the thresholds alone, for other programs
 skipped.csv        the images that were left out, and what is wrong with each
 evaluation.json    every metric on the test part
 diagnosis.json     curves, decisions and mistakes on the test part, as the report shows them
@@ -47,7 +47,8 @@ CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
-CALIBRATION, DECISIONS, DIAGNOSIS = "calibration.json", "decisions.json", "diagnosis.json"
+DECISIONS, DIAGNOSIS = "decisions.json", "diagnosis.json"
+HALF = 0.5  # the threshold of every label where none was fitted
 TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
@@ -276,9 +277,13 @@ class Predictor:
                 self.check(table)
                 chunks = split_into_chunks(np.arange(len(table)), TOGETHER)
                 blocks = [self.probabilities_of(seen) for seen in self.see_each(table, chunks)]
-        thresholds = np.full(len(self.names), 0.5) if self.thresholds is None else self.thresholds
         scores = np.concatenate(blocks)
-        return Predictions(table.ids, self.names, scores, thresholds, left_out or {})
+        return Predictions(table.ids, self.names, scores, self.limits, left_out or {})
+
+    @property
+    def limits(self) -> np.ndarray:
+        """The probability [L] from which on a label is decided: its threshold, or ½."""
+        return np.full(len(self.names), HALF) if self.thresholds is None else self.thresholds
 
     def check(self, table: LabelTable) -> None:
         """Raise an error if the model cannot look at these images or features."""
@@ -431,19 +436,28 @@ def load(folder: str | Path, device: str = "auto") -> Predictor:
 
 def read_decisions(folder: Path, names: Sequence[str]) -> tuple[np.ndarray | None, Calibration]:
     """Thresholds [L] and calibration of a run's folder, as far as there are any."""
-    thresholds, calibration = None, AS_IT_IS
-    if (folder / THRESHOLDS).is_file():
-        stored = checkpoint.read_json(folder / THRESHOLDS)
-        thresholds = np.array([stored[name] for name in names])
-    if (folder / CALIBRATION).is_file():
-        calibration = Calibration.from_json(checkpoint.read_json(folder / CALIBRATION))
-    return thresholds, calibration
+    if (folder / DECISIONS).is_file():
+        stored = checkpoint.read_json(folder / DECISIONS)
+        thresholds = np.array([stored["labels"][name]["threshold"] for name in names])
+        return thresholds, Calibration.from_json(stored["calibration"])
+    if (folder / THRESHOLDS).is_file():  # as runs had it before
+        alone = checkpoint.read_json(folder / THRESHOLDS)
+        return np.array([alone[name] for name in names]), AS_IT_IS
+    return None, AS_IT_IS
+
+
+def read_wanted(folder: Path) -> tuple[str, str] | None:
+    """The goal and the kind of calibration that a run's decisions were fitted for."""
+    if not (folder / DECISIONS).is_file():
+        return None
+    stored = checkpoint.read_json(folder / DECISIONS)
+    return stored["goal"], stored["calibration"]["kind"]
 
 
 def read_refitted(
     folder: Path | None, names: Sequence[str]
 ) -> tuple[np.ndarray | None, Calibration] | None:
-    """The same where somebody has fitted them again after training; None otherwise."""
+    """`read_decisions` where somebody has fitted them again after training; None otherwise."""
     if folder is None or not (folder / DECISIONS).is_file():
         return None
     refitted = checkpoint.read_json(folder / DECISIONS).get("refitted_on") is not None
@@ -453,17 +467,12 @@ def read_refitted(
 def write_decisions(
     folder: Path, names: Sequence[str], decided: Decisions, refitted_on: str | None = None
 ) -> None:
-    """Thresholds, calibration and how they came about; a run that goes on keeps those that were
-    fitted again, on data of this name."""
+    """All that was decided, in one file; a run that goes on keeps what was fitted again, on data of
+    this name. The copy of the thresholds is at no time another's."""
+    (folder / THRESHOLDS).unlink(missing_ok=True)
+    checkpoint.write_json(folder / DECISIONS, decided.to_json(names) | {"refitted_on": refitted_on})
     chosen = dict(zip(names, decided.thresholds.tolist(), strict=True))
-    # A crash between leaves no thresholds with a calibration that is not theirs.
-    for name in (THRESHOLDS, CALIBRATION, DECISIONS):
-        (folder / name).unlink(missing_ok=True)
-    if decided.calibration.kind != "none":
-        checkpoint.write_json(folder / CALIBRATION, decided.calibration.to_json())
     checkpoint.write_json(folder / THRESHOLDS, chosen)
-    description = decided.to_json(names) | {"refitted_on": refitted_on}
-    checkpoint.write_json(folder / DECISIONS, description)
 
 
 # --- a run that begins or goes on ---------------------------------------------------------------

@@ -39,8 +39,8 @@ from partly.texts import Texts
 from partly.training import train
 
 Say = Callable[[str], None]
-# Figures that change with thresholds or with a calibration.
-AT_THRESHOLDS = ("CF1", "OF1", "CF1_at_thresholds", "OF1_at_thresholds", "calibration_error")
+AT_THRESHOLDS = ("CF1_at_thresholds", "OF1_at_thresholds")  # they change with thresholds
+OF_PROBABILITIES = ("CF1", "OF1", "calibration_error")  # and these with a calibration
 ALL = "all"  # the part of a data set that is not divided
 LARGEST_TABLE = 2**31  # probabilities that are written out one by one
 
@@ -256,8 +256,8 @@ def decide_run(
     run: str | Path,
     data: str | Path | Source,
     *,
-    goal: str = "f1",
-    calibrate: str = "none",
+    goal: str | None = None,
+    calibrate: str | None = None,
     part: str | None = None,
     expected_positives: float | None = None,
     device: str = "auto",
@@ -265,12 +265,13 @@ def decide_run(
 ) -> decisions.Decisions:
     """Fit a run's thresholds and calibration again, on images that it was not trained on.
 
-    part: of the data; None is the validation part or, without one, what training held out.
-    expected_positives: an image, where only positives are known; None is as in training.
+    goal, calibrate: None is as they were fitted before. part: of the data; None is the validation
+    part or, without one, what training held out. expected_positives: an image, where only positives
+    are known; None is as in training.
     """
-    raise_if(Config(goal=goal, calibrate=calibrate).problems(), ConfigError)
     folder, source = Path(run), Source.of(data)
     predictor = runs.load(run, device)
+    goal, calibrate = _wanted(folder, goal, calibrate, say)
     if predictor.config.get("head") == "sampled":
         raise ConfigError(f"{run} has very many labels (--head sampled): it has no thresholds")
     table = source.read().reorder(predictor.names, str(source.path))
@@ -287,15 +288,29 @@ def decide_run(
     runs.write_decisions(folder, predictor.names, decided, source.name)
     for line in decisions.describe(decided, predictor.names):
         say(line)
-    _measure_again(folder, table, source, say)
+    same = decided.calibration == predictor.calibration
+    predictor.thresholds, predictor.calibration = decided.thresholds, decided.calibration
+    _measure_again(folder, predictor, table, source, same, say)
     return decided
+
+
+def _wanted(folder: Path, goal: str | None, calibrate: str | None, say: Say) -> tuple[str, str]:
+    """The goal and the kind of calibration: as given or, what is not, as they are in the run."""
+    before = runs.read_wanted(folder) or ("f1", "none")
+    wanted = (goal or before[0], calibrate or before[1])
+    raise_if(Config(goal=wanted[0], calibrate=wanted[1]).problems(), ConfigError)
+    pairs = (("goal", goal, before[0]), ("calibration", calibrate, before[1]))
+    kept = [f"{name} {stored}" for name, given, stored in pairs if given is None]
+    if kept:
+        say(f"as before: {', '.join(kept)}")
+    return wanted
 
 
 def _to_decide_by(
     config: Mapping[str, Any], table: LabelTable, part: str | None, source: Source, say: Say
 ) -> tuple[LabelTable, LabelTable | None]:
-    """The images to fit on; and, if they are a part of those trained on, which chose no weights,
-    all of these."""
+    """The images to fit on; and, if they are those that training held out, the others: labels went
+    missing from both alike. What people were asked about was chosen, and is not gone by."""
     wanted = part or ("train" if table.part("validation") is None else "validation")
     chosen = table.part(wanted)
     if chosen is None:
@@ -306,6 +321,11 @@ def _to_decide_by(
     chosen, _ = source.usable(chosen, say)
     if chosen.inputs_hash != config.get("inputs_hash"):
         say(f"fitting on {counted(len(chosen), 'image')} of the {wanted} part of {source.name}")
+        if wanted == "train":
+            say(
+                "this is not the table that the run was trained on; should some of its images have "
+                "been trained on, thresholds follow what the model is too sure of"
+            )
         return chosen, None
     setting = config.get("setting")
     if setting is not None and not methods.get(config["method"]).reference:
@@ -318,7 +338,8 @@ def _to_decide_by(
             f"validation part in {source.path}, or name other data"
         )
     say(f"fitting on the {counted(int(aside.sum()), 'image')} that training held out")
-    return chosen.take(np.flatnonzero(aside)), chosen
+    held_out, rest = (chosen.take(np.flatnonzero(rows)).drawn() for rows in (aside, ~aside))
+    return held_out, rest
 
 
 def _missing_from(
@@ -341,19 +362,32 @@ def _missing_from(
     )
 
 
-def _measure_again(folder: Path, table: LabelTable, source: Source, say: Say) -> None:
+def _measure_again(
+    folder: Path,
+    predictor: runs.Predictor,
+    table: LabelTable,
+    source: Source,
+    same_calibration: bool,
+    say: Say,
+) -> None:
     """What is measured at thresholds is no longer true, unless the test part is here again."""
     path, test = folder / runs.EVALUATION, table.part("test")
     if path.is_file():
         evaluation = checkpoint.read_json(path)
         if test is not None and test.content_hash == evaluation.get("label_hash"):
-            predictor = runs.load(folder)
             counts = np.array(predictor.config["label_counts"]["positive"])
             evaluation |= _evaluate(predictor, test, "test", counts, folder)
             say(summary(evaluation))
         else:
-            evaluation["metrics"] |= dict.fromkeys(AT_THRESHOLDS)
-            (folder / runs.DIAGNOSIS).unlink(missing_ok=True)
+            changed = AT_THRESHOLDS + (() if same_calibration else OF_PROBABILITIES)
+            evaluation["metrics"] |= dict.fromkeys(changed)
+            if not same_calibration:
+                (folder / runs.DIAGNOSIS).unlink(missing_ok=True)
+            dropped = ", ".join(changed) + ", curves and mistakes" * (not same_calibration)
+            say(
+                f"the test part that the run was measured on is not in {source.name}: the run has "
+                f"no {dropped} any more; `partly decide` with that data measures them again"
+            )
         checkpoint.write_json(path, evaluation)
     say(f"report: {run_report(folder)}")
 

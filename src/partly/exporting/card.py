@@ -16,7 +16,6 @@ from partly.readers.common import counted
 Card = dict[str, Any]
 
 CARD, PAGE = "card.json", "README.md"
-THRESHOLD = 0.5  # of a label for which none was fitted
 LISTED = 200  # labels that the page names
 # Of evaluation.json, with the words of the page.
 MEASURED = {
@@ -41,7 +40,7 @@ def describe(predictor: runs.Predictor, run: Path) -> Card:
     return {
         "layout": "partly",
         "labels": list(predictor.names),
-        "thresholds": _thresholds(predictor),
+        "thresholds": np.asarray(predictor.limits, dtype=float).tolist(),
         "thresholds_fitted": predictor.thresholds is not None,
         "goal": fitted.get("goal"),
         "refitted_on": fitted.get("refitted_on"),
@@ -60,12 +59,6 @@ def describe(predictor: runs.Predictor, run: Path) -> Card:
         "versions": config["versions"],
         "config": _without_paths({k: v for k, v in config.items() if k not in LEFT_OUT}),
     }
-
-
-def _thresholds(predictor: runs.Predictor) -> list[float]:
-    if predictor.thresholds is None:
-        return [THRESHOLD] * len(predictor.names)
-    return np.asarray(predictor.thresholds, dtype=float).tolist()
 
 
 def _fitted(run: Path) -> Card:
@@ -165,7 +158,7 @@ def _input_in_words(seen: Mapping[str, Any]) -> str:
 
 def _thresholds_in_words(card: Card) -> str:
     if not card["thresholds_fitted"]:
-        return f"{THRESHOLD} for every label, for none were fitted"
+        return f"{runs.HALF} for every label, for none were fitted"
     again = card["refitted_on"]
     fitted_on = f"again after training, on {_plain(again)}" if again else "on images held out"
     return f"one a label, fitted {fitted_on}" + (f" (goal {card['goal']})" if card["goal"] else "")
