@@ -207,6 +207,41 @@ def test_what_nobody_asked_about_is_refused(table: LabelTable, tmp_path: Path) -
     ]
 
 
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [
+        ({"result": ["x"]}, "not a list of objects"),
+        ({"result": 5}, "not a list of objects"),
+        ({"result": [{"from_name": "present", "value": ["b"]}]}, "a value in its result"),
+        ({"result": [{"from_name": "present", "value": {"choices": None}}]}, "a value in its"),
+        ({"result": [{"from_name": "present", "value": {"choices": [["b"]]}}]}, "a value in its"),
+        ({"result": [{"from_name": "present", "value": {"choices": "dog"}}]}, "a value in its"),
+    ],
+)
+def test_ticks_of_odd_shape_are_named(
+    table: LabelTable, tmp_path: Path, part: dict[str, Any], sentence: str
+) -> None:
+    file = written(table, tmp_path / "ask.json", "labelstudio")
+    tasks = tasks_of(file)
+    tasks[0]["annotations"] = [part]
+    tasks[1]["data"]["labels"] = [{"value": ["b"]}]
+    file.write_text(json.dumps(tasks))
+    first, second = refusal(file, table)
+    assert "task 1: " in first
+    assert sentence in first
+    assert "task 2: its labels are not a list of" in second
+
+
+@pytest.mark.parametrize("odd", ["\u2028", "\x85", "\f", "\n", "\r\n"])
+def test_a_label_with_an_odd_line_break_comes_back(tmp_path: Path, odd: str) -> None:
+    odd_one = LabelTable.from_dense([[1, -1]], ids=["a"], names=[f"cat{odd}dog", "owl"])
+    file = tmp_path / "ask.csv"
+    forms.write(file, odd_one, [Question(0, 0, 0.5, -1, 1.0)], "csv", tmp_path, "")
+    file.write_bytes(file.read_bytes().rstrip(b"\n") + b"1\n")
+    (answer,), empty = forms.read(file, odd_one)
+    assert (answer.label, answer.value, empty) == (f"cat{odd}dog", 1, 0)
+
+
 def test_label_studio_cannot_show_what_lies_elsewhere(table: LabelTable, tmp_path: Path) -> None:
     with pytest.raises(PartlyError, match=r"3 images .* no files? below .* --root"):
         forms.write(tmp_path / "x.json", table, ASKED, "labelstudio", tmp_path / "empty", "")

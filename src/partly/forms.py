@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 
 from partly import checkpoint
-from partly.answers import Answer, now
+from partly.answers import Answer, is_text, now
 from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.readers.common import counted, index_in, read_json
@@ -208,10 +208,10 @@ def _shortened(problems: list[str], limit: int = 20) -> list[str]:
 def _read_csv(path: Path, by: str, problems: list[str]) -> Iterator[Filled]:
     """The lines of a CSV, separated as a spreadsheet saves them, by commas or by semicolons."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = path.read_bytes().decode("utf-8-sig")  # line breaks within a name stay as they are
         first = text.partition("\n")[0]
         between = max(",;\t", key=first.count)
-        lines = csv.reader(text.splitlines(keepends=True), delimiter=between)
+        lines = csv.reader(io.StringIO(text, newline=""), delimiter=between)
         header = [name.strip().lower() for name in next(lines, [])]
         rows = [(lines.line_num, cells) for cells in lines if any(map(str.strip, cells))]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
@@ -266,13 +266,26 @@ def _task_problem(task: Any) -> str | None:
     if not isinstance(data, Mapping):
         return "it has no data: export from Label Studio as JSON, not as JSON-MIN"
     labels = data.get("labels")
-    if not isinstance(data.get("id"), str) or not isinstance(labels, list):
+    if not is_text(data.get("id")) or not isinstance(labels, list):
         return "its data has no id and labels, which `partly suggest` writes into each task"
-    if not all(isinstance(choice, Mapping) and "value" in choice for choice in labels):
+    if not all(isinstance(choice, Mapping) and is_text(choice.get("value")) for choice in labels):
         return 'its labels are not a list of {"value": name}'
     annotations = task.get("annotations") or []
     if not isinstance(annotations, list) or not all(isinstance(a, Mapping) for a in annotations):
         return "its annotations are not a list of objects"
+    return next(filter(None, map(_annotation_problem, annotations)), None)
+
+
+def _annotation_problem(annotation: Mapping[str, Any]) -> str | None:
+    """What keeps one person's ticks from being understood."""
+    result = annotation.get("result") or []
+    if not isinstance(result, list) or not all(isinstance(part, Mapping) for part in result):
+        return "the result of an annotation is not a list of objects"
+    for part in result:
+        value = part.get("value") or {}
+        ticked = value.get("choices", []) if isinstance(value, Mapping) else None
+        if not isinstance(ticked, list) or not all(map(is_text, ticked)):
+            return 'a value in its result is not {"choices": [name, …]}'
     return None
 
 
@@ -282,7 +295,7 @@ def _answers_of(
     """What one person said of a task: yes where it is ticked, no where it is not."""
     present, unclear = (set(_ticked(annotation, name)) for name in (PRESENT, UNCLEAR))
     person = annotation.get("completed_by", by)
-    who = person.get("email", by) if isinstance(person, Mapping) else str(person)
+    who = str(person.get("email", by) if isinstance(person, Mapping) else person)
     when = str(annotation.get("updated_at") or now())
     for name in names:
         value = UNKNOWN if name in unclear else POSITIVE if name in present else NEGATIVE
@@ -293,4 +306,4 @@ def _ticked(annotation: Mapping[str, Any], name: str | None) -> Iterator[str]:
     """The choices that are ticked under a name, or under any."""
     for part in annotation.get("result") or []:
         if name in (None, part.get("from_name")):
-            yield from part.get("value", {}).get("choices", [])
+            yield from (part.get("value") or {}).get("choices", [])
