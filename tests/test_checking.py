@@ -13,7 +13,8 @@ import pytest
 from PIL import Image
 
 import partly
-from partly import check_page, checking, images
+from partly import answers, check_page, checking, images
+from partly.answers import Answer
 from partly.checking import check, summary_lines
 from partly.errors import ConfigError
 from partly.hiding import hide
@@ -303,6 +304,21 @@ def test_each_setting_of_the_paper_is_recognised(full_table, setting, name, rate
     assert (missing["setting"] or "").startswith({"ppl": ""}.get(name, name))
     if name == "ppl":
         assert any("cannot be told from positives alone" in e for e in missing["evidence"])
+
+
+def test_answers_do_not_change_how_labels_seem_to_go_missing():
+    truth = (np.random.default_rng(3).random((400, 6)) < 0.3).astype(np.int8)
+    start = hide(LabelTable.from_dense(truth), "ppl", 0.5, seed=1)
+    known = start.dense()
+    given = [
+        Answer(start.ids[row], start.names[column], int(truth[row, column]))
+        for row, column in np.argwhere(known < 0)[:40]
+        if column < 3
+    ]
+    before, after = check(start), check(answers.apply(start, given))
+    assert after["missing"] == before["missing"]
+    assert not any("without a single negative" in sentence for sentence in after["warnings"])
+    assert after["negative"] > before["negative"] == 0
 
 
 def test_few_labels_missing_at_random():

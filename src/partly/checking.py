@@ -70,6 +70,8 @@ def check(table: LabelTable, *, verify: str = "full", workers: int | None = None
     if verify not in images.VERIFY:
         raise ConfigError(f"verify is one of {', '.join(images.VERIFY)}, not '{verify}'")
     counts = Counted.of(table)
+    sample = table.drawn()  # what people were asked about does not say how labels go missing
+    drawn = counts if sample is table else Counted.of(sample)
     look = None
     if table.paths is not None and verify != "off":
         look = images.inspect_all(table.paths, verify, workers)
@@ -81,7 +83,7 @@ def check(table: LabelTable, *, verify: str = "full", workers: int | None = None
         "verify": verify,
         "problems": list(_problems(table, counts, look)),
         "warnings": [
-            *_label_warnings(table, counts, together),
+            *_label_warnings(table, counts, drawn, together),
             *_part_warnings(table, counts),
             *([] if twice is None else twice.warnings(table, counts.parts)),
             *_kind_warnings(table, look),
@@ -89,7 +91,7 @@ def check(table: LabelTable, *, verify: str = "full", workers: int | None = None
         "notes": notes,
         "splits": _splits(counts),
         "label_counts": _label_counts(table, counts),
-        "missing": resemblance(_known(table, counts)),
+        "missing": resemblance(_known(sample, drawn)),
         "imbalance": _imbalance(counts),
         "per_image": _per_image(counts),
         "co_occurrence": together.summary(table),
@@ -348,13 +350,16 @@ def _problems(table: LabelTable, counts: Counted, look: Inspection | None) -> It
         yield from images.describe_problems(table.paths, look.problems)
 
 
-def _label_warnings(table: LabelTable, counts: Counted, together: Together) -> Iterator[str]:
-    """Each label that deserves a look; one that cannot be learnt is not told twice."""
+def _label_warnings(
+    table: LabelTable, counts: Counted, drawn: Counted, together: Together
+) -> Iterator[str]:
+    """Each label that deserves a look; one that cannot be learnt is not told twice. drawn: the
+    counts without what people were asked about."""
     positive, negative = counts.to_learn
     known = counts.positive.sum(axis=0) + counts.negative.sum(axis=0)
     anywhere = counts.positive.sum(axis=0)
     share = positive / np.maximum(positive + negative, 1)
-    answered = bool(negative.any())  # else no negative is known of any label, as in PPL and SPL
+    answered = bool(drawn.to_learn[1].any())  # else of no label, as in PPL and SPL
     constant = (negative == 0) & (positive > 1) & answered
     kinds = {
         "unknown in every image: nothing to learn, nothing to score": known == 0,
