@@ -16,13 +16,16 @@ import pytest
 from PIL import Image
 from pyarrow import parquet
 
-from builders import environment, files_of, picture_table
-from partly import images, packing, tars
+from builders import environment, files_of, picture_table, write_manifest, write_pictures
+from partly import answers, images, packing, tars
+from partly.answers import Answer
 from partly.errors import ConfigError, DataError, PartlyError, RunError
 from partly.labels import LabelTable
 from partly.packing import member_names, pack
 from partly.readers import read, recognise
+from partly.source import Source
 from partly.texts import Texts
+from partly.workflow import pack_run
 
 
 def quiet(text: str) -> None:
@@ -487,3 +490,30 @@ def test_an_ordinary_manifest_called_labels(tmp_path: Path) -> None:
     assert recognise(tmp_path / "labels.parquet") == "manifest"
     with pytest.raises(DataError, match="not written by `partly pack`"):
         read(tmp_path / "labels.parquet", format="packed")
+
+
+def test_what_people_answered_stays_an_answer(tmp_path: Path) -> None:
+    """In a pack as beside the data: marked, so that it is not taken for a sample."""
+    labels = write_pictures(tmp_path, 4)
+    labels[1:] = -1
+    write_manifest(tmp_path / "data.csv", labels)
+    first = read(tmp_path / "data.csv")
+    given = [Answer(first.ids[2], first.names[0], 1), Answer(first.ids[2], first.names[0], 0)]
+    answers.append(answers.journal_of(tmp_path / "data.csv"), given)
+    out = tmp_path / "new" / "packed"
+    pack_run(tmp_path / "data.csv", out, workers=0, say=quiet)
+    assert read(out).dense()[2].tolist() == [-1, -1, -1]
+    before, after = Source(tmp_path / "data.csv").read(), Source(out).read()
+    np.testing.assert_array_equal(after.dense(), before.dense())
+    assert after.asked is not None
+    np.testing.assert_array_equal(after.asked, before.asked)
+    assert after.asked.sum() == 1
+
+
+def test_answers_of_another_pack_are_not_mixed_with_these(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "data.csv", write_pictures(tmp_path, 2))
+    for name, value in (("data.csv", 1), ("packed", 0)):
+        answers.append(answers.journal_of(tmp_path / name), [Answer("0000.png", "red", value)])
+    with pytest.raises(ConfigError, match=r"packed\.answers\.jsonl holds answers that are not"):
+        pack_run(tmp_path / "data.csv", tmp_path / "packed", workers=0, say=quiet)
+    assert not (tmp_path / "packed").exists()

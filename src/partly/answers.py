@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from partly.errors import DataError, first_few, raise_if
+from partly.errors import ConfigError, DataError, first_few, raise_if
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.readers.common import counted, index_in
 from partly.texts import Texts
@@ -142,6 +142,22 @@ def write(place: int, answers: Iterable[Answer]) -> None:
     left = memoryview(("" if whole else "\n").encode() + lines.encode())
     while left:
         left = left[os.write(place, left) :]
+
+
+def carry(data: str | Path, copy: str | Path, until: int | None = None) -> int:
+    """Put the answers about a data set beside a copy of it too; returns how many there are.
+
+    until: only the first so many bytes. Other answers that lie there already are an error: they may
+    be all that there is of somebody's work.
+    """
+    target = journal_of(copy)
+    given, there = read(journal_of(data), until), read(target)
+    if given and given[: len(there)] != there:
+        raise ConfigError(f"{target} holds answers that are not beside {data}: move it away")
+    if given:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        append(target, given[len(there) :])
+    return len(given)
 
 
 def size(journal: Path) -> int:

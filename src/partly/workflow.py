@@ -474,7 +474,9 @@ def pack_run(
     from partly.packing import pack
 
     source = Source.of(data)
-    table = source.read()
+    table = replace(source, use_answers=False).read()
+    if source.use_answers and answers.carry(source.path, out, source.answers_until):
+        say(f"what people answered goes beside the pack too: {answers.journal_of(out)}")
     how = source.on_bad_image
     packed = pack(
         table, Path(out), size=size, quality=quality, workers=workers, on_bad_image=how, say=say
