@@ -192,7 +192,11 @@ def write_page(found: Json) -> None:
     ]
     PLOT.parent.mkdir(exist_ok=True)
     draw(panels, PLOT)
-    tables = {"rounds": rounds_table(found), "saved": saved_table(found)}
+    tables = {
+        "rounds": rounds_table(found),
+        "saved": saved_table(found),
+        "machine": machine_lines(found),
+    }
     page = PAGE.read_text(encoding="utf-8")
     PAGE.write_text(MARKED.sub(partial(anew, tables), page), encoding="utf-8")
 
@@ -229,6 +233,16 @@ def saved_table(found: Json) -> list[str]:
         factor = "" if needed is None or not few[0] else f"{needed / few[0]:.0f} ×"
         rows.append([f"{100 * wanted:.1f}, round {number}", *cells, factor])
     return table(["mAP", "suggest", "suggest, opening 0", "random", "saved"], rows)
+
+
+def machine_lines(found: Json) -> list[str]:
+    """What made the figures."""
+    options = ("images", "budget", "epochs", "seeds")
+    settings = " ".join(f"--{name} {found[name]}" for name in options)
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "numpy", "timm"))
+    command = f"`python benchmarks/suggest.py {found['data']} {settings}`"
+    source = "[data](../benchmarks/results/suggest.json)"
+    return [f"{command}: {found['machine']}, {versions} ({source})."]
 
 
 def main() -> None:
