@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from builders import partly_works, write_manifest, write_pictures
 from partly import answers
 from partly.answers import Answer
 from partly.errors import DataError
@@ -132,3 +133,17 @@ def test_a_source_takes_the_answers_beside_it_in(tmp_path: Path) -> None:
     assert Source(data).read().dense()[1, 0] == 1
     assert Source(data, use_answers=False).read().dense()[1, 0] == -1
     assert Source(data, answers_until=0).read().dense()[1, 0] == -1
+
+
+def test_answers_about_the_same_data_under_another_name_are_told(tmp_path: Path) -> None:
+    folder, file = tmp_path / "fold", tmp_path / "fold" / "manifest.csv"
+    write_manifest(file, write_pictures(folder, 3))
+    (folder / "old.csv.answers.jsonl").write_text("")  # beside data that is gone
+    assert not any("not taken in" in note for note in Source(folder).read().notes)
+    answers.append(answers.journal_of(folder), [Answer("0000.png", "red", 1)])
+    (note,) = (note for note in Source(file).read().notes if "not taken in" in note)
+    assert note.startswith(f"{folder}.answers.jsonl holds answers about {folder}, and they are not")
+    answers.append(answers.journal_of(file), [Answer("0000.png", "red", 1)])
+    (note,) = (note for note in Source(folder).read().notes if "not taken in" in note)
+    assert "add its lines to fold.answers.jsonl" in note
+    assert "manifest.csv.answers.jsonl holds" in partly_works("answers", folder).out

@@ -74,6 +74,26 @@ def journal_of(data: str | Path) -> Path:
     return path.with_name(f"{path.name}.answers.jsonl")
 
 
+def elsewhere(data: str | Path) -> list[str]:
+    """Sentences on journals of the same data under another name: a folder, and a file in it."""
+    path = Path(data).resolve()
+    own = journal_of(path)
+    inside = sorted(path.glob("*.answers.jsonl")) if path.is_dir() else []
+    found = [file for file in inside if file.with_name(_data_of(file)).exists()]
+    if path.is_file() and journal_of(path.parent).is_file():
+        found.append(journal_of(path.parent))
+    return [
+        f"{file} holds answers about {file.with_name(_data_of(file))}, and they are not taken in: "
+        f"name that as the data, or add its lines to {own.name}"
+        for file in found
+    ]
+
+
+def _data_of(journal: Path) -> str:
+    """The name of the data that a journal is beside."""
+    return journal.name.removesuffix(".answers.jsonl")
+
+
 @contextmanager
 def held(journal: Path) -> Iterator[int]:
     """The journal, open, and locked so that nobody else adds to it meanwhile.

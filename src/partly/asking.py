@@ -126,6 +126,8 @@ def take_answers(
     changed = [answer for answer in found if not _is_known(before, answer)]
     new = [answer for answer in changed if not _is_late(before, answer)]
     answers.append(journal, new)
+    for sentence in answers.elsewhere(source.path):
+        say(sentence)
     say(f"{_counted_values(new)} taken from {file} into {journal}")
     if len(changed) < len(found):
         say(f"{counted(len(found) - len(changed), 'answer')} it had already")
@@ -154,6 +156,8 @@ def describe_answers(data: str | Path | Source, say: Say = print) -> None:
     source = Source.of(data)
     if not Path(source.path).exists():
         raise DataError(f"no data at {source.path}")
+    for sentence in answers.elsewhere(source.path):
+        say(sentence)
     journal = answers.journal_of(source.path)
     given = answers.read(journal)
     if not given:

@@ -6,7 +6,7 @@ either named all at once or left out, counted and listed. None is ever replaced.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,8 @@ class Source:
         if self.use_answers:
             journal = answers.journal_of(self.path)
             table = answers.apply(table, answers.read(journal, self.answers_until))
+            notes = (*table.notes, *answers.elsewhere(self.path))
+            table = replace(table, notes=notes, checked=True)
         if not self.leave_out:
             return table
         bad = index_in(table.ids, Texts.of(list(self.leave_out))) >= 0

@@ -113,6 +113,8 @@ def subject_of(
         )
     journal = answers.journal_of(source.path)
     answers.read(journal)  # strange lines are named before anything else is done
+    for sentence in answers.elsewhere(source.path):
+        say(sentence)
     table = _part(replace(source, use_answers=False).read(), part, source)
     table = table.reorder(known, str(source.path))
     table, probabilities = believed(run, source, table, labels or known, device=device, say=say)
