@@ -776,6 +776,9 @@ def test_the_model_is_asked_once_and_again_when_an_image_changes(home):
         said.clear()
         assert len(believe(home, said)[0]) == 29
         assert said == ["1 image that cannot be read left out"]
+        strict = Source(home / "photos" / "data.csv", on_bad_image="error")
+        with pytest.raises(DataError, match="1 image of 30 cannot be used"):
+            beliefs.believed(home / "run", strict, strict.read(), table.names)
         (home / "run" / beliefs.KEPT).write_bytes(b"PK\x03\x04 cut off")
         assert len(believe(home, said)[0]) == 29
     finally:

@@ -54,6 +54,8 @@ def believed(
         except RunError as error:  # somebody else's run: it can be looked at all the same
             say(f"the model will be asked anew the next time: {error}")
     elif len(kept[0]) < len(table):
+        if source.on_bad_image == "error":
+            source.usable(table, say)  # which names them
         say(f"{counted(len(table) - len(kept[0]), 'image')} that cannot be read left out")
     rows, probabilities = kept
     return table.take(rows).reorder(labels), probabilities
