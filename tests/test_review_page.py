@@ -318,6 +318,23 @@ def test_two_servers_share_one_journal_and_the_open_one_wants_its_token(home, vi
         assert printed[1] not in "".join(open_to_all.output[:-1])
 
 
+def test_a_token_of_any_characters_opens_the_page(home, browser):
+    with serving(home, "--token", "100% of: /?#&+ ü") as server:
+        page = browser.new_page()
+        page.goto(server.address)
+        expect(page.locator("#title")).to_have_text("data.csv")
+        page.context.clear_cookies()
+        page.goto("about:blank")
+        page.goto(server.address.partition("#")[0] + "#token=100% of: /")
+        expect(page.locator("#login-problem")).to_have_text("This is not the token.")
+        page.close()
+
+
+def test_an_address_that_was_cut_off_leads_to_questions(visit):
+    page = visit("cut off", label="a%2Fb%20%C3%BC%2050%")  # of a%2Fb%20%C3%BC%2050%25
+    assert asked(page)
+
+
 def test_fingers(home, visit):
     page = visit("fingers", label="cyan", **PHONE)
     page.wait_for_selector(".answers .yes")

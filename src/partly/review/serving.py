@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from partly import answers, runs
 from partly.checkpoint import read_json
@@ -190,7 +191,7 @@ def _serve(
         server_header=False,
     )  # fmt: skip
     # What follows the # never leaves the browser: it stands in no log and no history of a proxy.
-    full = address if door.token is None else f"{address}#token={door.token}"
+    full = address if door.token is None else f"{address}#token={quote(door.token, safe='')}"
     size = f"{counted(len(subject.table), 'image')}, {counted(len(subject.labels), 'label')}"
     say(f"{subject.name}: {size}; answers go to {subject.ledger.path}")
     say(f"open {full}   (Ctrl-C ends)")

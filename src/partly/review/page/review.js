@@ -14,8 +14,13 @@ const current = () => (shown.view === "gallery" ? gallery : questions);
 
 function wanted() {
   const [, view, label] = location.hash.split("/");
-  const column = label === undefined ? -1 : state.start.labels.indexOf(decodeURIComponent(label));
+  const column = label === undefined ? -1 : state.start.labels.indexOf(decoded(label));
   return { view: view in NAMES ? view : "questions", column: column < 0 ? null : column };
+}
+
+/** What stands behind the #; as it is where it is not encoded as it should be. */
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; }
 }
 
 const address = (view, column) =>
@@ -178,5 +183,5 @@ async function start() {
 const given = /^#token=(.+)$/.exec(location.hash);
 if (given) {
   history.replaceState(null, "", "/");
-  enter(decodeURIComponent(given[1]));
+  enter(decoded(given[1]));
 } else start();
