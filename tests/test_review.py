@@ -12,6 +12,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -597,6 +598,41 @@ def test_pictures_are_upright_and_no_larger_than_asked_for(tmp_path):
         assert reply.headers["content-type"] == "image/jpeg"
         assert Image.open(io.BytesIO(reply.content)).size == size
     assert Image.open(io.BytesIO(client.get("/image/1").content)).size == (16, 16)
+
+
+def test_of_large_images_one_is_decoded_at_a_time_and_small_ones_meanwhile(tmp_path, monkeypatch):
+    subject = subject_of(tmp_path)
+    assert subject.table.paths is not None
+    for row in (0, 1):
+        Image.new("RGB", (40, 40)).save(subject.table.paths[row])
+    monkeypatch.setattr(pictures, "cores", lambda: 3)
+    monkeypatch.setattr(pictures, "LARGE", 1000)
+    decode, go_on = pictures.images.decode, threading.Event()
+    now: list[int] = []  # the pixels of what has begun
+
+    def slow(content: bytes, target: int = 0) -> Image.Image:
+        picture = decode(content, target)
+        now.append(picture.width * picture.height)
+        if len(now) < 2:
+            assert go_on.wait(20)
+        return picture
+
+    monkeypatch.setattr(pictures.images, "decode", slow)
+    show = pictures.pictures_of(subject.table.paths)
+    threads = [threading.Thread(target=show, args=("image", row)) for row in (0, 1)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 20
+    while not now and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.1)  # in which the other could begin
+    show("image", 2)
+    begun = list(now)
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert begun == [1600, 256]
+    assert now == [1600, 256, 1600]
 
 
 def test_an_image_that_broke_is_a_sentence(tmp_path):

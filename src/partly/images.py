@@ -151,6 +151,11 @@ def load(path: str, target: int = 0) -> Image.Image:
     return decode(read(path), target)
 
 
+def size(content: bytes) -> tuple[int, int]:
+    """Width and height as the header says them, of which nothing is decoded."""
+    return _open(content).size
+
+
 def is_plain_jpeg(content: bytes) -> bool:
     """A whole JPEG of which every decoder makes the same picture: no other colours, no turn."""
     if not content.startswith(b"\xff\xd8") or _jpeg_fault(content) is not None:
