@@ -882,6 +882,7 @@ def test_a_port_in_use_is_named_before_any_work_is_done(home):
     assert answer.code == 2
     assert f"cannot listen at 127.0.0.1, port {port}" in answer.err
     assert "--port 0 takes one that is free" in answer.err
+    assert "has not sent yet it sends to the port it was answered at" in answer.err
     assert "asking the model" not in answer.out
 
 

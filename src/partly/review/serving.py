@@ -26,6 +26,10 @@ from partly.source import Source
 
 PORT = 8765
 PARTS = ("train", "validation", "test", "all")
+PORT_TAKEN = (
+    "--port 0 takes one that is free. But what a browser has not sent yet it sends to the port it "
+    "was answered at: to have that too, end what listens there"
+)
 
 Say = Callable[[str], None]
 
@@ -148,7 +152,7 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         taken = error.errno == errno.EADDRINUSE
-        hint = "--port 0 takes one that is free" if taken else "--host is a name of this machine"
+        hint = PORT_TAKEN if taken else "--host is a name of this machine"
         reason = error.strerror or error
         raise ConfigError(f"cannot listen at {host}, port {port}: {reason}; {hint}") from None
     return listening
