@@ -17,7 +17,7 @@ from partly.answers import Answer, moment
 from partly.errors import DataError
 from partly.images import ImageProblem
 from partly.labels import POSITIVE
-from partly.review.choosing import Subject, gallery, queue
+from partly.review.choosing import Kind, Order, Shown, Subject, gallery, queue
 from partly.review.guard import Door, guarded, knows, secret_of
 from partly.review.ledger import LONGEST_NAME, Wish
 from partly.review.pictures import Pictures
@@ -157,7 +157,7 @@ def _add_pictures(app: FastAPI, subject: Subject, pictures: Pictures) -> None:
 def _add_questions(app: FastAPI, subject: Subject, look: Looking) -> None:
     @app.get("/api/queue")
     def asked(
-        kind: Literal["questions", "suspects"], column: Column = None, tab: Tab = ""
+        kind: Kind, column: Column = None, tab: Tab = ""
     ) -> Response:
         subject.ledger.follow()
         if column is not None and column >= len(subject.labels):
@@ -168,8 +168,8 @@ def _add_questions(app: FastAPI, subject: Subject, look: Looking) -> None:
     @app.get("/api/gallery")
     def tiles(
         column: Annotated[int, Query(ge=0)],
-        order: Literal["likely", "unlikely", "unsure"] = "likely",
-        show: Literal["open", "yes", "no", "all"] = "open",
+        order: Order = "likely",
+        show: Shown = "open",
         after: int | None = None,
     ) -> Response:
         subject.ledger.follow()

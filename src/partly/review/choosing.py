@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,9 +18,9 @@ from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.review.ledger import Ledger
 from partly.suggest import Question, questions, suspects
 
-KINDS = ("questions", "suspects")
-ORDERS = ("likely", "unlikely", "unsure")
-SHOWN = ("open", "yes", "no", "all")
+Kind = Literal["questions", "suspects"]
+Order = Literal["likely", "unlikely", "unsure"]
+Shown = Literal["open", "yes", "no", "all"]
 TILES = 48  # of a gallery that are sent at once
 
 
@@ -34,7 +34,7 @@ class Subject:
     data: np.ndarray
     ledger: Ledger
     budget: int = 500
-    queues: dict[tuple[str, int | None], list[Question]] = field(default_factory=dict)
+    queues: dict[tuple[Kind, int | None], list[Question]] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
 
     @property
@@ -50,7 +50,7 @@ class Subject:
         return self.table.ids[row], self.labels[column]
 
 
-def queue(subject: Subject, kind: str, column: int | None = None) -> list[Question]:
+def queue(subject: Subject, kind: Kind, column: int | None = None) -> list[Question]:
     """The questions of a kind, about one label or all of them.
 
     They stay the same until all are answered, so that whoever comes back finds his place; then new
@@ -65,7 +65,7 @@ def queue(subject: Subject, kind: str, column: int | None = None) -> list[Questi
         return asked
 
 
-def _choose(subject: Subject, kind: str, column: int | None) -> list[Question]:
+def _choose(subject: Subject, kind: Kind, column: int | None) -> list[Question]:
     columns = np.arange(len(subject.labels)) if column is None else np.array([column])
     known, answered = _known(subject, columns)
     choose = suspects if kind == "suspects" else questions
@@ -105,7 +105,7 @@ def _by_image(chosen: Sequence[Question]) -> list[Question]:
 
 
 def gallery(
-    subject: Subject, column: int, *, order: str, show: str, after: int | None = None
+    subject: Subject, column: int, *, order: Order, show: Shown, after: int | None = None
 ) -> tuple[list[int], int]:
     """The next rows of a label's images behind the row `after`, and how many are left then.
 
@@ -120,7 +120,7 @@ def gallery(
     return shown[:TILES].tolist(), max(0, len(shown) - TILES)
 
 
-def _shown(subject: Subject, column: int, show: str) -> np.ndarray:
+def _shown(subject: Subject, column: int, show: Shown) -> np.ndarray:
     """Which rows a gallery shows [N]. Open is what neither the data nor a person has said."""
     known, answered = (part[:, 0] for part in _known(subject, np.array([column])))
     if show == "open":
