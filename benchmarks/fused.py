@@ -20,11 +20,9 @@ terminal, and benchmarks/results/fused.json, with an entry for each device.
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from kept import command, keep
 from partly import losses
 from partly.losses import fused
 
@@ -283,9 +282,8 @@ def main() -> None:
     if options.quick:
         return
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[f"{machine}, {backend}"] = {
-        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
+    entry = {
+        "command": command(),
         "copy_gigabytes_a_second": round(speed / 1e9, 1),
         "shapes": found,
         "cores": os.cpu_count(),
@@ -293,9 +291,7 @@ def main() -> None:
         "torch": torch.__version__.split("+")[0],
         "rounds": rounds,
     }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, f"{machine}, {backend}", entry)
 
 
 if __name__ == "__main__":

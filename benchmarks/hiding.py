@@ -11,11 +11,9 @@ with an entry for each size.
 """
 
 import argparse
-import json
 import os
 import platform
 import resource
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -25,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from kept import command, keep
 from partly.hiding import hide
 from partly.labels import LabelTable
 
@@ -117,7 +116,7 @@ def main() -> None:
     if options.quick:
         return
     result = {
-        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
+        "command": command(),
         "images": options.images,
         "labels": options.labels,
         "known": table.known,
@@ -134,10 +133,7 @@ def main() -> None:
             "numpy": np.__version__,
         },
     }
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[f"{options.images} images, {options.labels} labels"] = result
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, f"{options.images} images, {options.labels} labels", result)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from kept import keep
 from partly.config import Config
 from partly.data import ImageInputs, Look, split_into_chunks
 from partly.labels import LabelTable
@@ -202,8 +203,7 @@ def main() -> None:
     print(json.dumps(entry, indent=2))
     if options.quick:
         return
-    stored = json.loads(options.out.read_text()) if options.out.is_file() else {}
-    options.out.write_text(json.dumps(stored | {name: entry}, indent=2) + "\n")
+    keep(options.out, name, entry)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,9 @@ step as it is usually written: a linear layer, cross-entropy, Adam, all of PyTor
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +23,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from kept import command, keep
 from partly import ranking, starting, training
 from partly.config import Config
 from partly.labels import LabelTable
@@ -213,9 +212,8 @@ def main() -> None:
     if quick:
         return
     machine = torch.cuda.get_device_name() if gpu else platform.machine()
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[f"{machine}, {labels:,} labels"] = {
-        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
+    entry = {
+        "command": command(),
         **sizes,
         "epochs": epochs,
         "seeds": seeds,
@@ -223,8 +221,7 @@ def main() -> None:
         "torch": torch.__version__.split("+")[0],
         "found": found,
     }
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, f"{machine}, {labels:,} labels", entry)
 
 
 def summarise(every: list[dict[str, float]]) -> dict[str, float]:

@@ -41,6 +41,7 @@ import sklearn.metrics
 import torch
 from torchmetrics.functional.classification import multilabel_average_precision
 
+from kept import command, keep
 from partly import metrics, ranking
 
 RESULTS = Path(__file__).parent / "results" / "metrics.json"
@@ -256,7 +257,7 @@ def main() -> None:
     print(f"precision_at_k: {found['precision_at_k']}")
     if options.quick:
         return
-    found["command"] = " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]])
+    found["command"] = command()
     found["machine"] = {
         "cores": os.cpu_count(),
         "load": [round(load, 1) for load in os.getloadavg()],
@@ -264,11 +265,7 @@ def main() -> None:
         "torch threads": torch.get_num_threads(),
         **{name: version(name) for name in ("numpy", "scikit-learn", "torch", "torchmetrics")},
     }
-    every = json.loads(options.out.read_text()) if options.out.exists() else {}
-    every[f"{options.images} images, {options.labels} labels"] = found
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {options.out}")
+    keep(options.out, f"{options.images} images, {options.labels} labels", found)
 
 
 if __name__ == "__main__":

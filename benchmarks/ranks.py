@@ -42,6 +42,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from kept import command, keep
 from partly import distributed
 from partly.config import Config
 from partly.labels import LabelTable
@@ -266,9 +267,8 @@ def main() -> None:
     show(cases)
     if options.quick:
         return
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[platform.machine()] = {
-        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
+    entry = {
+        "command": command(),
         "batch": options.batch,
         "rounds": options.rounds,
         "blocks": options.blocks,
@@ -278,9 +278,7 @@ def main() -> None:
         "torch": torch.__version__.split("+")[0],
         "cases": cases,
     }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, platform.machine(), entry)
 
 
 if __name__ == "__main__":

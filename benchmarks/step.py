@@ -19,11 +19,9 @@ A line each on the terminal, and benchmarks/results/step.json, with an entry for
 """
 
 import argparse
-import json
 import os
 import platform
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kept import command, keep
 from partly.config import Config
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -185,18 +184,15 @@ def main() -> None:
     if options.quick:
         return
     machine = torch.cuda.get_device_name() if on.type == "cuda" else platform.machine()
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     compiled = ", compiled" if options.compile else ""
-    every[f"{machine}, {backbone}, {size} px, batch {batch_size}{compiled}"] = found | {
-        "command": " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]]),
+    entry = found | {
+        "command": command(),
         "cores": os.cpu_count(),
         "torch": torch.__version__.split("+")[0],
         "rounds": options.rounds,
         "steps": options.steps,
     }
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, f"{machine}, {backbone}, {size} px, batch {batch_size}{compiled}", entry)
 
 
 def show(title: str, measured: dict[str, Any]) -> None:

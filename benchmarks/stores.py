@@ -43,6 +43,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from kept import command, keep
 from partly.stores import DiskPseudoLabels, PseudoLabels, SparsePseudoLabels
 
 RESULTS = Path(__file__).parent / "results" / "stores.json"
@@ -269,8 +270,7 @@ def main() -> None:
     if options.part:
         print(json.dumps(parts[options.part]()))
         return
-    command = " ".join(["python", f"benchmarks/{Path(__file__).name}", *sys.argv[1:]])
-    found: dict[str, Any] = {"command": command, "size": size}
+    found: dict[str, Any] = {"command": command(), "size": size}
     for part in parts:
         found[part] = alone(part, options)
     if options.quick:
@@ -283,10 +283,7 @@ def main() -> None:
         "numpy": np.__version__,
     }
     machine = torch.cuda.get_device_name() if device == "cuda" else platform.machine()
-    every = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    every[machine] = found
-    RESULTS.write_text(json.dumps(every, indent=2) + "\n")
-    print(f"written to {RESULTS}")
+    keep(RESULTS, machine, found)
 
 
 if __name__ == "__main__":
