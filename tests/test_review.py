@@ -9,6 +9,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import socket
 import sys
 import threading
@@ -819,6 +820,31 @@ def test_the_model_is_asked_once_and_again_when_an_image_changes(home):
         assert len(believe(home, said)[0]) == 29
     finally:
         place.write_bytes(content)
+
+
+def test_the_model_is_asked_again_when_it_is_calibrated_and_not_for_other_thresholds(home):
+    data, said = home / "photos" / "data.csv", list[str]()
+    believe(home, said)
+    decide = ["decide", home / "run", data, "--part", "test"]
+    partly_works(*decide, "--goal", "recall:0.9")
+    said.clear()
+    before = believe(home, said)[1]
+    assert said == []
+    partly_works(*decide, "--calibrate", "isotonic")
+    after = believe(home, said)[1]
+    assert said == ["asking the model about 30 images"]
+    assert np.abs(after - before).max() > 0.01
+    expected = runs.load(home / "run").probabilities(Source(data).read())
+    np.testing.assert_allclose(after, expected[:, :2], atol=1e-6)
+
+
+def test_decisions_that_are_damaged_are_named(home, tmp_path):
+    run, source = tmp_path / "run", Source(home / "photos" / "data.csv")
+    shutil.copytree(home / "run", run)
+    (run / runs.DECISIONS).write_text('{"labels": []}')
+    (run / runs.THRESHOLDS).write_text("{}")
+    with pytest.raises(RunError, match="is damaged"):
+        beliefs.believed(run, source, source.read(), ["red"])
 
 
 # --- the command ---------------------------------------------------------------------------------

@@ -156,9 +156,7 @@ def _add_pictures(app: FastAPI, subject: Subject, pictures: Pictures) -> None:
 
 def _add_questions(app: FastAPI, subject: Subject, look: Looking) -> None:
     @app.get("/api/queue")
-    def asked(
-        kind: Kind, column: Column = None, tab: Tab = ""
-    ) -> Response:
+    def asked(kind: Kind, column: Column = None, tab: Tab = "") -> Response:
         subject.ledger.follow()
         if column is not None and column >= len(subject.labels):
             return _no_such_label(column)

@@ -2,7 +2,8 @@
 
 What enters: a run, a table of images. What leaves: the images that can be read, and the
 probabilities [N, L] of their labels. They are kept in the run's folder for as long as neither the
-weights nor the image files change, so that the page is there at once the next time.
+weights, their calibration nor the image files change, so that the page is there at once the next
+time.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ import numpy as np
 
 from partly import checkpoint, runs, tars
 from partly.data import split_into_chunks
+from partly.decisions import Calibration
 from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
 from partly.progress import Progress
@@ -81,12 +83,12 @@ def _compute(
 
 
 def _key(run: Path, source: Source, table: LabelTable, labels: Sequence[str]) -> str:
-    """Changes with whatever changes a probability: weights, images, labels."""
+    """Changes with whatever changes a probability: weights, calibration, images, labels."""
     digest = hashlib.sha256(b"partly review 1\0")
     for name in (runs.CONFIG, runs.WEIGHTS, runs.EYE):
         if (run / name).is_file():
             digest.update(hashlib.sha256((run / name).read_bytes()).digest())
-    digest.update(repr((source.verify, list(labels))).encode())
+    digest.update(repr((_calibration(run), source.verify, list(labels))).encode())
     files: dict[str, str] = {}
     for image, path in zip(table.ids, table.paths or (), strict=True):
         file = (tars.split_span(path) or (path,))[0]
@@ -94,6 +96,15 @@ def _key(run: Path, source: Source, table: LabelTable, labels: Sequence[str]) ->
             files[file] = _state(file)
         digest.update(f"{image}\0{path}\0{files[file]}\0".encode())
     return digest.hexdigest()
+
+
+def _calibration(run: Path) -> Calibration:
+    names = checkpoint.read_json(run / runs.CONFIG)["labels"]
+    try:
+        return runs.read_decisions(run, names)[1]
+    except (KeyError, TypeError, ValueError):
+        runs.load(run, "cpu")  # which says what is wrong with it
+        raise
 
 
 def _state(file: str) -> str:
