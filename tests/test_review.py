@@ -489,8 +489,8 @@ def test_the_page_says_over_what_it_answers(subject, client):
 
 
 def test_the_first_and_the_last_hours_are_no_times(client):
-    for time in ("0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"):
-        (outcome,) = client.post("/api/answers", json=sent(at=time)).json()["outcomes"]
+    for when in ("0001-01-01T00:00+05:00", "9999-12-31T23:59-05:00"):
+        (outcome,) = client.post("/api/answers", json=sent(at=when)).json()["outcomes"]
         assert "no time" in outcome["problem"]
 
 

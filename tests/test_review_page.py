@@ -251,8 +251,9 @@ def test_a_refused_answer_is_named_and_those_behind_it_are_saved(home, visit):
     saved(page)
     (said,) = home.said_by("refused")
     assert said.value == 0
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
+    for _ in range(IMAGES):
+        if asked(page) != first:
+            page.keyboard.press("ArrowLeft")
     assert asked(page) == first  # and open again
     expect(page.locator(".answers .yes")).to_have_attribute("aria-pressed", "false")
 

@@ -55,10 +55,7 @@ class Given(BaseModel):
     @field_validator("at", "undoes")
     @classmethod
     def _moment(cls, text: str | None) -> str | None:
-        try:
-            return None if text is None else moment(text)
-        except OverflowError:
-            raise ValueError("there is no such time") from None
+        return None if text is None else moment(text)
 
     def wish(self) -> Wish:
         value = None if self.value is None else int(self.value)
