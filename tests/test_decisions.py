@@ -227,6 +227,55 @@ def test_a_label_with_few_known_positives_goes_by_the_model():
     np.testing.assert_allclose(fitted.thresholds[:2], f1[:2] / 2, atol=0.02)
 
 
+def test_a_label_that_nobody_answered_is_decided_for_no_image():
+    """What the model says of it, that it is there or not, was never corrected by anything."""
+    truth, labels = draw(2000)
+    known = hide(labels, "pal:0.5")
+    known[:, :3] = -1
+    known[:, 2] = labels[:, 2]  # not before, but now
+    taught = np.array([False, True, False, *[True] * (LABELS - 3)])
+    for goal in ("f1", "recall:0.9", "cost:1:9"):
+        fitted = decisions.fit(
+            truth, known, facts_of(known), Goal.parse(goal), "isotonic", taught=taught
+        )
+        assert fitted.never.tolist() == [True, *[False] * (LABELS - 1)]
+        assert not (truth[:, 0] >= fitted.thresholds[0]).any()
+        assert np.isnan(fitted.recall[0])
+        assert fitted.by_model.tolist() == [False, True, *[False] * (LABELS - 2)]
+        assert fitted.unanswered.tolist() == fitted.never.tolist()
+        _, few, nobody = sentences(fitted)[-3:]
+        assert few == (
+            "1 of them has fewer than 10 known positives, and goes by what the model believes: b"
+        )
+        assert nobody == (
+            "1 of them is decided for no image, for nobody has answered anything about it in "
+            "training: a"
+        )
+
+
+def sentences(fitted: decisions.Decisions) -> list[str]:
+    return [*decisions.describe(fitted, "abcdef"[: len(fitted.thresholds)])]
+
+
+@pytest.mark.parametrize("chosen", [slice(None), slice(0, 1), slice(4, None)])
+def test_what_reaches_no_goal_is_told_with_a_reason(chosen):
+    truth, labels = draw(2000)
+    truth, labels = truth[:, chosen], labels[:, chosen]
+    labels[truth.argmax(axis=0), np.arange(truth.shape[1])] = 0
+    for goal, why, way_out in (
+        ("precision:1", "no threshold reaches the goal", "try a lower goal"),
+        ("cost:99:1", "no threshold costs less", "try a goal where a missed positive costs more"),
+    ):
+        fitted = decisions.fit(truth, labels, facts_of(labels), Goal.parse(goal))
+        first, told, last = sentences(fitted)
+        assert fitted.never.all()
+        assert first.endswith("2,000 images: no label is decided for any image")
+        count = len(fitted.thresholds)
+        verb = "is" if count == 1 else "are"
+        assert told.startswith(f"{count} of them {verb} decided for no image, for {why}: ")
+        assert last == way_out
+
+
 def test_a_precision_out_of_reach_is_decided_for_no_image():
     truth, labels = draw(2000)
     known, facts = known_of(labels, "pal:0.5")
@@ -429,6 +478,21 @@ def test_a_finished_run_that_is_resumed_keeps_what_was_fitted_again(run, data):
     assert [name for name in kept if files_of(run)[name] != before[name]] == []
     partly_works("decide", run, data, "--calibrate", "none")
     assert runs.load(run).calibration.kind == "none"
+
+
+def test_a_label_that_training_knew_nothing_of_is_predicted_nowhere(tmp_path):
+    rows, labels = problem(600)
+    labels[:, 0] = -1
+    np.savez(tmp_path / "data.npz", X_train=rows, Y_train=labels, names=np.array([*"abcd"]))
+    told = partly_works("train", tmp_path / "data.npz", "--out", tmp_path / "run", "--epochs", 1)
+    again = partly_works("decide", tmp_path / "run", tmp_path / "data.npz", "--goal", "recall:0.9")
+    assert "nobody has answered anything about it in training: a" in again.out
+    assert checkpoint.read_json(tmp_path / "run" / runs.DECISIONS)["labels"]["a"]["unanswered"]
+    decided = runs.load(tmp_path / "run").predict(rows).decided
+    assert not decided[:, 0].any()
+    assert decided[:, 1:].any(axis=0).all()
+    assert "1 label is decided for no image" in (tmp_path / "run" / runs.REPORT).read_text()
+    assert told.code == 0
 
 
 def test_what_is_not_named_stays_as_it_was(run, data):

@@ -415,11 +415,12 @@ class Decisions:
     positives: Column
     negatives: Column
     by_model: Column
+    unanswered: Column
     images: int
 
     @property
     def never(self) -> Column:
-        """Which labels [L] are decided for none of these images: nothing reaches the goal."""
+        """Which labels [L] are decided for none of these images."""
         return np.isnan(self.precision)
 
     def to_json(self, names: Sequence[str]) -> dict[str, Any]:
@@ -431,6 +432,7 @@ class Decisions:
             "known_positives": self.positives,
             "known_negatives": self.negatives,
             "by_model": self.by_model,
+            "unanswered": self.unanswered,
         }
         columns = [[None if v != v else v for v in column.tolist()] for column in numbers.values()]
         lines = zip(names, *columns, strict=True)
@@ -448,11 +450,12 @@ def fit(
     facts: Propensity,
     goal: Goal | None = None,
     calibrate: str = "none",
+    taught: Column | None = None,
 ) -> Decisions:
     """Thresholds for a goal (F1 if None), and a calibration, by the images of all ranks.
 
     probabilities, labels: [n, L], of this rank's images, not calibrated. facts: how their labels
-    went missing.
+    went missing. taught [L]: of which labels training knew anything; None: of all.
     """
     goal = goal or Goal()
     positives, negatives = (_sums(labels == value) for value in (POSITIVE, NEGATIVE))
@@ -461,7 +464,9 @@ def fit(
         chance = Chances(*np.zeros((2, 1, 1)))
     usual = fit_temperature(probabilities, labels, chance)
     calibration = fit_calibration(calibrate, probabilities, labels, chance)
-    by_model = positives < ENOUGH
+    few = positives < ENOUGH
+    unanswered = np.zeros_like(few) if taught is None else few & ~taught
+    by_model = few & ~unanswered
     expected, scores = np.empty(labels.shape, np.float32), probabilities
     if calibrate != "none":
         scores = np.empty_like(probabilities)
@@ -469,17 +474,19 @@ def fit(
         p = probabilities[rows]
         believed = usual.apply(p)
         expected[rows] = expected_labels(believed, labels[rows], chance.of(rows))
-        expected[rows, by_model] = believed[:, by_model]
+        expected[rows, few] = believed[:, few]
         if scores is not probabilities:
             scores[rows] = calibration.apply(p)
     believe = usual.apply if calibrate == "none" else np.asarray  # what is calibrated is believed
     thresholds = ranking.sharded(
         partial(best_thresholds, goal, believe), scores, expected, kind=torch.float32
     )
+    thresholds[unanswered] = NEVER
     precision, recall = _promised(goal, scores, expected, thresholds, believe)
+    recall[unanswered] = np.nan
     return Decisions(
         goal, calibration, thresholds, precision, recall,
-        positives, negatives, by_model, int(_sums(np.ones((len(labels), 1)))[0]),
+        positives, negatives, by_model, unanswered, int(_sums(np.ones((len(labels), 1)))[0]),
     )  # fmt: skip
 
 
@@ -522,17 +529,37 @@ def describe(decided: Decisions, names: Sequence[str]) -> Iterator[str]:
         yield f"calibration: slope {calibration.slope:.3g}, shift {calibration.shift:.3g}"
     elif calibration.kind == "isotonic":
         yield f"calibration: straight lines between {len(calibration.x)} points"
-    yield (
-        f"thresholds for {decided.goal} of {len(names):,} labels, by {decided.images:,} images: "
+    expected = (
         f"precision {_mean(decided.precision)} and recall {_mean(decided.recall)} are expected, "
         "the means of labels"
     )
-    few = f"have fewer than {ENOUGH} known positives, and go by what the model believes"
-    never = "are decided for no image, for nothing reaches the goal"
-    for which, what in ((decided.by_model, few), (decided.never, never)):
+    unreached, all_of_them = decided.never & ~decided.unanswered, decided.never.all()
+    yield (
+        f"thresholds for {decided.goal} of {len(names):,} labels, by {decided.images:,} images: "
+        + ("no label is decided for any image" if all_of_them else expected)
+    )
+    has_few = f"fewer than {ENOUGH} known positives, and {{}} by what the model believes"
+    kinds = (
+        (decided.by_model, f"has {has_few.format('goes')}", f"have {has_few.format('go')}"),
+        (decided.unanswered, *_never("nobody has answered anything about {} in training")),
+        (unreached, *_never(WHY_NEVER.get(decided.goal.kind, "no threshold reaches the goal"))),
+    )
+    for which, one, many in kinds:
         if which.any():
             listed = first_few([name for name, is_so in zip(names, which, strict=True) if is_so])
-            yield f"{which.sum():,} of them {what}: {listed}"
+            yield f"{which.sum():,} of them {one if which.sum() == 1 else many}: {listed}"
+    if all_of_them and unreached.any():
+        yield WAY_OUT.get(decided.goal.kind, "try a lower goal")
+
+
+WHY_NEVER = {"cost": "no threshold costs less"}
+WAY_OUT = {"cost": "try a goal where a missed positive costs more"}
+
+
+def _never(why: str) -> tuple[str, str]:
+    """That a label, that labels are decided for no image."""
+    one, many = why.format("it"), why.format("them")
+    return f"is decided for no image, for {one}", f"are decided for no image, for {many}"
 
 
 def _mean(shares: FloatArray) -> str:

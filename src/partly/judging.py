@@ -124,7 +124,8 @@ def decide(
         return None
     probabilities = result.raw_probabilities(torch.from_numpy(judge.logits()))
     goal = decisions.Goal.parse(config.goal)
-    return decisions.fit(probabilities, judge.labels, judge.facts, goal, config.calibrate)
+    taught = runs.taught(result.config)
+    return decisions.fit(probabilities, judge.labels, judge.facts, goal, config.calibrate, taught)
 
 
 def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Path | None) -> None:

@@ -524,6 +524,12 @@ HASHES = {
 DESCRIBED = ("images", "features", "labels", "label_counts")  # and covered by a hash
 
 
+def taught(config: Mapping[str, Any]) -> np.ndarray | None:
+    """Which labels [L] training knew anything of; None where the run does not say."""
+    counts = config.get("label_counts")
+    return None if counts is None else np.array(counts["positive"]) + counts["negative"] > 0
+
+
 def check_same(folder: Path | None, began: dict[str, Any], record: dict[str, Any]) -> None:
     """A run can only go on with the choices and labels it began with."""
     usual = methods.get(record["method"]).options

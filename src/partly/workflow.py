@@ -283,7 +283,12 @@ def decide_run(
     say(facts.source)
     probabilities = predictor.raw_probabilities(torch.from_numpy(predictor.logits(chosen)))
     decided = decisions.fit(
-        probabilities, chosen.dense(), facts, decisions.Goal.parse(goal), calibrate
+        probabilities,
+        chosen.dense(),
+        facts,
+        decisions.Goal.parse(goal),
+        calibrate,
+        runs.taught(predictor.config),
     )
     runs.write_decisions(folder, predictor.names, decided, source.name)
     for line in decisions.describe(decided, predictor.names):
