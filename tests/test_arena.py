@@ -204,6 +204,26 @@ def test_the_page_is_a_pure_function_of_the_json(finished):
     ]
 
 
+def test_a_reference_that_was_not_asked_for_has_no_column(finished):
+    out, _ = finished
+    arena = json.loads((out / "arena.json").read_text())
+    for results in arena["data"]:
+        results["methods"] = [m for m in results["methods"] if m["name"] != "bce"]
+    page = arena_.to_markdown(arena)
+    calibration = page[page.index("### Calibration") : page.index("### first")]
+    assert "bce" not in calibration
+    assert "| data | PAL_0.3 | SPL |" in calibration
+    assert "–" not in calibration
+    assert "setting. 15 bins" in calibration
+
+
+def test_report_names_the_files_of_an_arena(finished):
+    out, _ = finished
+    answer = partly_here("report", out)
+    assert answer.code == 2
+    assert f"{out} is an arena: its tables are {out / 'arena.md'}" in answer.err
+
+
 def made_up(verdict: str, middle: float) -> dict[str, Any]:
     return {
         "verdict": verdict,

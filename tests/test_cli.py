@@ -145,6 +145,19 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.parametrize("name", ["compare", "ablate", "evaluate", "demo", "pack"])
+def test_ranks_are_refused_where_one_process_works(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    needed = {"evaluate": [tmp_path, tmp_path], "demo": []}.get(name, [tmp_path])
+    answer = partly_here(name, *needed, "--out" if name != "evaluate" else "--part", "new")
+    assert answer.code == 2
+    assert f"{name} is work for one process: start it without torchrun" in answer.err
+    assert ("--jobs" in answer.err) == (name in ("compare", "ablate"))
+    monkeypatch.setenv("RANK", "1")
+    assert partly_here(name, *needed).err == ""  # one sentence is enough
+
+
 def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):
     record = {"epoch": 1, "loss": 0.5, "images_per_second": 1000.0, "criterion": "mAP"}
     shown = {}

@@ -292,9 +292,57 @@ def test_a_killed_comparison_goes_on_and_leaves_nobody_behind(longer, tmp_path):
     assert {p.name for p in out.rglob("*")} == {p.name for p in undisturbed.rglob("*")}
 
 
+def start_comparison(data: Path, out: Path) -> subprocess.Popen[str]:
+    """One that would take an hour, in two processes and a group of its own."""
+    shape = ["--methods", "an,ign", "--settings", "spl", "--seeds", 2, "--epochs", 20000]
+    return subprocess.Popen(
+        command("compare", data, *shape, "--batch-size", 4, "--out", out, "--jobs", 2),
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def wait_for_workers(process: subprocess.Popen[str], count: int) -> None:
+    """Until a process has so many children that were spawned to work."""
+    deadline = time.monotonic() + PATIENCE
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    while process.poll() is None and time.monotonic() < deadline:
+        told = (Path(f"/proc/{child}/cmdline") for child in children.read_text().split())
+        if sum(b"spawn_main" in path.read_bytes() for path in told) >= count:
+            return
+        time.sleep(0.005)
+    pytest.fail("no workers")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="finds workers in /proc")
+@pytest.mark.parametrize(
+    ("way", "code", "later"), [("alone", 130, 4), ("group", 130, 0), ("terminate", 143, 0)]
+)
+def test_an_interrupted_comparison_ends_at_once(data, tmp_path, way, code, later):
+    """In the first moments, while workers import, and while they train."""
+    process = start_comparison(data, tmp_path / "out")
+    try:
+        wait_for_workers(process, 2)
+        time.sleep(later)
+        if way == "group":
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT if way == "alone" else signal.SIGTERM)
+        # The workers hold the pipes open as long as they live.
+        _, errors = process.communicate(timeout=60)
+    except subprocess.TimeoutExpired:
+        pytest.fail("somebody trains on")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == code
+    assert errors == "partly: interrupted; what was finished is kept\n"
+
+
 # --- what can be compared ------------------------------------------------------------------------
 
 
+SHOWN = ("results.md", "report.html")
 IDLE_ON_FEATURES = ("averaged weights", "kept batch norm")
 
 
@@ -310,11 +358,17 @@ def test_an_ablation_removes_one_part_a_row(data, tmp_path, spy, method):
     if method == "partly":  # on features there is nothing to average and no batch norm
         idle = [parts.pop(name) and f"remove {name}" for name in IDLE_ON_FEATURES]
         assert f"left out, for it changes nothing here: {', '.join(idle)}" in said
-    rows = [method, *(f"remove {part}" for part in parts)]
+    # What changes no figure is trained with the first seed, here the only one, to find that out.
+    equal = " ".join(line for line in said if "changes no figure" in line)
+    shown = [part for part in parts if f"remove {part}" not in equal]
+    rows = [method, *(f"remove {part}" for part in shown)]
     assert [row["name"] for row in results["methods"]] == rows
     assert {config.method for config in spy} == {method}
     assert spy[0].options == {}
-    for config, row, removed in zip(spy[1:], results["methods"][1:], parts.values(), strict=True):
+    assert len(spy) == 1 + len(parts)
+    trained = dict(zip(parts, spy[1:], strict=True))
+    for part, row in zip(shown, results["methods"][1:], strict=True):
+        config, removed = trained[part], parts[part]
         options = {name: v for name, v in removed.items() if name in registry.get(method).options}
         assert config.options == options
         fields = {name: v for name, v in removed.items() if name not in options}
@@ -322,6 +376,39 @@ def test_an_ablation_removes_one_part_a_row(data, tmp_path, spy, method):
         assert (results["config"] | row["config"]).items() >= fields.items()
     written = (tmp_path / "results.md").read_text()
     assert re.findall(r"^\| (.*?) \| \S*\d+\.\d", written, re.MULTILINE)[1:] == rows
+
+
+def test_parts_that_change_no_figure_are_found_with_the_first_seed(data, tmp_path, spy):
+    """On features no network is surprised, and below 5,000 images none teaches."""
+    said: list[str] = []
+    results = experiments.ablate(
+        data, tmp_path, method="partly", settings=["pal:0.6"], seeds=2, config=BUDGET, jobs=1,
+        say=said.append,
+    )  # fmt: skip
+    rows = [row["name"] for row in results["methods"]]
+    idle = {"remove teacher", "remove surprise"}
+    assert "left out, for it changes no figure here: remove teacher, remove surprise" in said
+    assert "remove focus" in rows
+    assert not idle & {*rows, *(run["method"] for run in results["runs"])}
+    assert {run["seed"] for run in results["runs"]} == {0, 1}
+    assert len(results["runs"]) == 2 * len(rows)
+    assert len(spy) == len(results["runs"]) + len(idle)
+    assert not any("holds" in line for line in said)
+    assert "surprise" not in (tmp_path / "results.md").read_text()
+
+
+def test_a_test_part_of_positives_is_said_to_tell_nothing(tmp_path):
+    rows, labels = problem(300)
+    known = np.where(labels == 1, 1, -1).astype(np.int8)
+    parts = {"X_train": rows[:200], "X_test": rows[200:]}
+    np.savez(tmp_path / "p.npz", Y_train=labels[:200], Y_test=known[200:], **parts)
+    answer = partly_works(
+        "compare", tmp_path / "p.npz", "--methods", "an", "--settings", "spl", "--seeds", 1,
+        "--epochs", 1, "--out", tmp_path / "out",
+    )  # fmt: skip
+    sentence = "f the test part 4 labels without a known negative: AP 100 and precision 100"
+    for text in (answer.out, *((tmp_path / "out" / f"{n}").read_text() for n in SHOWN)):
+        assert sentence in text
 
 
 def test_pixels_are_kept_before_the_first_training(tmp_path, monkeypatch, spy):

@@ -823,6 +823,10 @@ def test_names_of_methods_cannot_become_markup_or_formulas(tmp_path):
     assert SCRIPT not in page.source
 
 
+def test_no_row_of_a_comparison_hides_in_a_scroller(comparison_page):
+    assert '<div class="scroll tall"' not in comparison_page.source
+
+
 def test_a_training_that_failed_is_said_and_not_the_end(tmp_path):
     results = make_results(1)
     lost = {"mAP": None, "AP": None, "evaluation": None, "error": "the loss is not finite"}

@@ -13,6 +13,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -216,10 +217,11 @@ class Desk:
         done = {task: self.stored(place, task) for task in tasks}
         left = [task for task, record in done.items() if record is None]
         self.say(f"{stage}: {len(done)} trainings, {len(done) - len(left)} of them already there")
-        finished = experiments.in_parallel(left, run, self.data.config.device, self.jobs)
-        for task, record in experiments.with_progress(finished, len(left), self.say, later):
-            done[task] = record
-            checkpoint.write_json(place / f"{task.name}.json", record)
+        device = self.data.config.device
+        with closing(experiments.in_parallel(left, run, device, self.jobs)) as finished:
+            for task, record in experiments.with_progress(finished, len(left), self.say, later):
+                done[task] = record
+                checkpoint.write_json(place / f"{task.name}.json", record)
         return {task: record for task, record in done.items() if record is not None}
 
     def stored(self, place: Path, task: Task) -> Table | None:

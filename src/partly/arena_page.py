@@ -74,23 +74,21 @@ def _calibration(data: Sequence[Results], settings: Sequence[str]) -> list[str]:
         ]
         return f"{100 * mean(found):.1f}" if found else "–"
 
+    named = {method["name"] for results in data for method in results["methods"]}
+    columns = [(None, setting) for setting in settings] + [(REFERENCE, "fal")] * (
+        REFERENCE in named
+    )
     rows = [
-        _row(
-            results["name"],
-            [
-                *(error(results, results["ours"], setting) for setting in settings),
-                error(results, REFERENCE, "fal"),
-            ],
-        )
+        _row(results["name"], (error(results, m or results["ours"], s) for m, s in columns))
         for results in data
     ]
-    heads = [*map(label, settings), f"{REFERENCE}, full labels"]
+    heads = [label(s) if m is None else f"{m}, full labels" for m, s in columns]
+    other = f", and of {REFERENCE} on full labels, whose choice was searched for too"
     return [
         "### Calibration",
         "",
         "Expected calibration error on the test part in points, mean over seeds: of ours in each "
-        f"setting, and of {REFERENCE} on full labels, whose choice was searched for too. 15 bins "
-        "of equal width, all entries together.",
+        f"setting{other * (REFERENCE in named)}. 15 bins of equal width, all entries together.",
         "",
         _row("data", heads),
         "|---|" + "---|" * len(heads),

@@ -15,7 +15,9 @@ import typer
 from partly import __version__, options
 from partly.errors import ConfigError, PartlyError, ToldElsewhere, raise_if
 
-INTERRUPTED = 130  # the exit code that typer gives to Ctrl-C
+INTERRUPTED = (130, 143)  # the exit codes of Ctrl-C and, where a command answers it, of SIGTERM
+# The command that several ranks share, and those that write nothing which they could spoil.
+FOR_RANKS = ("train", "check", "formats", "methods")
 
 app = typer.Typer(
     help="Train multi-label classifiers from partly labelled data.",
@@ -56,7 +58,7 @@ def _run() -> int:
         print("partly: another rank is gone; torchrun --max-restarts goes on", file=sys.stderr)
         return 1
     except SystemExit as end:
-        if end.code == INTERRUPTED:
+        if end.code in INTERRUPTED:
             print("partly: interrupted; what was finished is kept", file=sys.stderr)
         return int(end.code or 0)
     return 0
@@ -70,11 +72,24 @@ HIDING = (
 
 @app.callback()
 def version(
+    context: typer.Context,
     show: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
     if show:
         print(f"partly {__version__}")
         raise typer.Exit
+    if context.invoked_subcommand not in (None, *FOR_RANKS):
+        _refuse_ranks(context.invoked_subcommand)
+
+
+def _refuse_ranks(command: str) -> None:
+    """Ranks of torchrun would all do the same work, and write the same files."""
+    if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        return
+    if int(os.environ.get("RANK", "0")) > 0:
+        raise ToldElsewhere("the first rank says why")
+    how = ", with --jobs for how many trainings at once" * (command in ("compare", "ablate"))
+    raise ConfigError(f"{command} is work for one process: start it without torchrun{how}")
 
 
 def _recipe(path: Path | None) -> Any:
@@ -119,9 +134,11 @@ def _command() -> str:
 def _show(results: dict[str, Any], out: Path) -> None:
     """The table of a comparison, and its page."""
     from partly.comparison_report import comparison_report
-    from partly.experiments import to_markdown
+    from partly.experiments import caution, to_markdown
 
     _say(to_markdown(results))
+    if warning := caution(results):
+        _say(f"of the test part {warning}")
     _say(f"report: {comparison_report(results, out / 'report.html')}")
 
 
@@ -642,7 +659,8 @@ def compare(
     hyper-parameters for every method on images set aside from training, then trainings with several
     seeds, and intervals of the differences on the test images. --only, --methods, --settings and
     --seeds take a part of it, and what is done is not done again; a table is of the part that was
-    asked for last, so that a part is better kept in an --out of its own.
+    asked for last, so that a part is better kept in an --out of its own. There the tables are
+    arena.md, for people, and arena.json.
 
     Example: `partly compare data.npz --methods partly,an,ign --settings pal:0.3,spl --seeds 3`
 

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from partly import checkpoint, savings
 from partly.errors import first_few
-from partly.experiments import Results, format_cell, label, ranks, summarise
+from partly.experiments import Results, caution, format_cell, label, ranks, summarise
 from partly.metrics import mean_by_frequency
 from partly.pages import options, points, render
 from partly.plots import BLUE, GREEN, INK, LINE, MUTED, ORANGE, numbers, plot, rows_plot
@@ -62,6 +62,7 @@ def comparison_report(results: Results, path: Path) -> Path:
         score_plots=plots(_score_plot),
         frequency_plots=plots(_frequency_plot) if results.get("train_positives") else [],
         details=_details(results, [row["name"] for row in rows]),
+        caution=caution(results),
         saved=_saved(savings.savings_of(results)),
         pictures=results.get("pictures", []),
         options=options(results["config"], without=("method", "seed")),

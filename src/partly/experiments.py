@@ -12,12 +12,10 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, TypeVar
@@ -32,7 +30,7 @@ from partly.data import prepare
 from partly.errors import ConfigError, DataError, PartlyError, RunError, raise_if
 from partly.hiding import Setting, hide
 from partly.labels import POSITIVE, LabelTable
-from partly.processes import cores, follow_parent
+from partly.processes import as_they_come, cores
 from partly.source import Source
 from partly.starting import look_through, open_eye
 from partly.training import train
@@ -183,10 +181,20 @@ def run_study(
     if not is_full(train):
         say("the training labels are not full: each setting hides some of what is known of them")
     say(f"{len(done)} trainings, {len(done) - len(left)} of them already there")
-    finished = in_parallel(left, partial(run_trial, source, config), config.device, jobs)
-    for trial, record in with_progress(finished, len(left), say):
-        done[trial] = record
-        checkpoint.write_json(folder / f"{trial.name()}.json", {**record, "budget": budgets[trial]})
+    run = partial(run_trial, source, config)
+
+    def finish(trials: Sequence[Trial], later: float = 0) -> None:
+        with closing(in_parallel(trials, run, config.device, jobs)) as finished:
+            for trial, record in with_progress(finished, len(trials), say, later):
+                done[trial] = record
+                kept = {**record, "budget": budgets[trial]}
+                checkpoint.write_json(folder / f"{trial.name()}.json", kept)
+
+    if study.whole is not None:  # the first seed tells which parts do nothing here
+        first = [trial for trial in left if trial.seed == study.trials[0].seed]
+        finish(first, len(left) - len(first))
+        study = without_equal_rows(study, done, say)
+    finish([trial for trial in study.trials if done[trial] is None])
     known = told(config, train)
     configs = {trial.row: trial.config(known).complete(train) for trial in study.trials}
     results = {
@@ -200,9 +208,9 @@ def run_study(
         "settings": study.settings,
         "seeds": sorted({trial.seed for trial in study.trials}),
         "train_positives": train.counts_by_label().positive.tolist(),
-        "runs": list(done.values()),
+        "runs": [done[trial] for trial in study.trials],
     }
-    others = len([*folder.glob("*.json")]) - len(done)
+    others = len([*folder.glob("*.json")]) - sum(record is not None for record in done.values())
     if others > 0:
         say(f"{folder} holds {others} more, of other methods, settings or seeds: not in this table")
     write_tables(results, Path(out))
@@ -214,11 +222,35 @@ def without_idle_parts(study: Study, budgets: Mapping[Trial, str], say: Say) -> 
     whole = {(t.setting, t.seed): budgets[t] for t in study.trials if t.row == study.whole}
     acts = {t.row for t in study.trials if budgets[t] != whole.get((t.setting, t.seed))}
     idle = [row["name"] for row in study.rows if row["name"] not in (study.whole, *acts)]
-    if study.whole is None or not idle:
+    if study.whole is None:
         return study
-    say(f"left out, for it changes nothing here: {', '.join(idle)}")
-    rows = [row for row in study.rows if row["name"] not in idle]
-    return replace(study, rows=rows, trials=[t for t in study.trials if t.row not in idle])
+    return without_rows(study, idle, "it changes nothing here", say)
+
+
+def without_equal_rows(study: Study, done: Mapping[Trial, Results | None], say: Say) -> Study:
+    """The study less the parts without which a training comes out the same, to the last digit: what
+    `auto` chooses here is what their removal would choose."""
+    found: dict[str, dict[tuple[str, int], str]] = {}
+    for trial in study.trials:
+        if (record := done[trial]) is not None:
+            figures = json.dumps([record["AP"], record["evaluation"]], sort_keys=True)
+            found.setdefault(trial.row, {})[trial.setting, trial.seed] = figures
+    whole = found[study.whole or ""]
+    equal = [
+        row
+        for row in found
+        if row != study.whole and all(whole[c] == t for c, t in found[row].items())
+    ]
+    return without_rows(study, equal, "it changes no figure here", say)
+
+
+def without_rows(study: Study, rows: Sequence[str], why: str, say: Say) -> Study:
+    """The study less some lines of its table, and a word about it."""
+    if not rows:
+        return study
+    say(f"left out, for {why}: {', '.join(rows)}")
+    kept = [row for row in study.rows if row["name"] not in rows]
+    return replace(study, rows=kept, trials=[t for t in study.trials if t.row not in rows])
 
 
 def describe(
@@ -270,27 +302,15 @@ def with_progress(
 
 def in_parallel(
     items: Sequence[Item], run: Callable[[Item], Any], device: str, jobs: int | None
-) -> Iterator[tuple[Item, Any]]:
-    """Results as they come. One job runs here; more run in processes of one thread each."""
+) -> Generator[tuple[Item, Any], None, None]:
+    """Results as they come. One job runs here; more run in processes of one thread each, which end
+    when this is closed."""
     workers = min(len(items), jobs or usual_jobs(device))
     if workers <= 1:
         for item in items:
             yield item, run(item)
         return
-    context = get_context("spawn")  # a forked process must not inherit torch's threads
-    with ProcessPoolExecutor(workers, context, initializer=_start_worker) as pool:
-        futures: dict[Future[Any], Item] = {pool.submit(run, item): item for item in items}
-        try:
-            for future in as_completed(futures):
-                yield futures[future], future.result()
-        except BrokenProcessPool:
-            raise PartlyError(
-                "a training process died: too little memory, or a script that compares without "
-                "`if __name__ == '__main__':` (each process imports it again); try jobs=1"
-            ) from None
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    yield from as_they_come(run, items, workers, _use_one_thread)
 
 
 def usual_jobs(device: str) -> int:
@@ -300,10 +320,8 @@ def usual_jobs(device: str) -> int:
     return cores()
 
 
-def _start_worker() -> None:
-    """One thread a process, and no life after the parent's: a killed comparison leaves nobody."""
+def _use_one_thread() -> None:
     torch.set_num_threads(1)
-    follow_parent()
 
 
 def open_study(source: Source, config: Config, say: Say) -> tuple[Source, Config, LabelTable]:
@@ -568,8 +586,17 @@ def to_csv(results: Results) -> str:
     return text.getvalue()
 
 
+def caution(results: Results) -> str:
+    """What keeps an mAP from meaning what it seems to: labels of which no negative is known."""
+    coverages = (run["evaluation"].get("coverage") for run in results["runs"] if run["evaluation"])
+    coverage = next((found for found in coverages if found), None)
+    return "" if coverage is None else metrics.without_negatives(coverage)
+
+
 def write_tables(results: Results, out: Path) -> None:
     """results.md, results.csv and results.json."""
-    checkpoint.write_text(out / "results.md", to_markdown(results))
+    warning = caution(results)
+    text = to_markdown(results) + (f"\nOf the test part {warning}.\n" if warning else "")
+    checkpoint.write_text(out / "results.md", text)
     checkpoint.write_text(out / "results.csv", to_csv(results))
     checkpoint.write_json(out / RESULTS, {**results, "summary": summarise(results)})

@@ -12,7 +12,7 @@ else has the size of the table. What does not fit into memory, or lies on severa
 import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, cast
@@ -322,6 +322,19 @@ def mean_by_frequency(values: npt.ArrayLike, positives: npt.ArrayLike) -> dict[s
         problems = [f"{len(numbers)} values but {length} positives: give one of each a label"]
     raise_if(problems, DataError)
     return {name: _mean(numbers[indices]) for name, indices in groups.items()}
+
+
+def without_negatives(seen: Mapping[str, Any]) -> str:
+    """What to say of a coverage where no negative of some labels is known: there every decision is
+    right, and an mAP of 100 means nothing. Empty where there are none."""
+    count = len(seen["left_out"].get("no known negative", []))
+    if not count:
+        return ""
+    return (
+        f"{count:,} {'label' if count == 1 else 'labels'} without a known negative: AP 100 and "
+        "precision 100 whatever the model says, so that CF1 and OF1 only say how many positives "
+        "are found"
+    )
 
 
 def coverage(labels: npt.ArrayLike) -> Coverage:

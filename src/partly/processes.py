@@ -1,7 +1,7 @@
 """Work in other processes, which end with the one that started them, and in this one.
 
 What enters: a function and its items. What leaves: its results, in order, a few ahead of whoever
-takes them. A process that is killed is a sentence, not a traceback.
+takes them, or as they come. A process that is killed is a sentence, not a traceback.
 """
 
 import ctypes
@@ -10,18 +10,19 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import TypeVar
 
-from partly.errors import RunError
+from partly.errors import PartlyError, RunError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives to SIGTERM
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -61,6 +62,78 @@ def in_order(
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)
+
+
+def as_they_come(
+    work: Callable[[Item], Result],
+    items: Iterable[Item],
+    workers: int,
+    begin: Callable[[], None] | None = None,
+) -> Generator[tuple[Item, Result], None, None]:
+    """(item, what `work` makes of it) in the order in which they are done, in processes that import
+    everything anew, for a forked one must not inherit torch's threads.
+
+    However this ends, by an error, Ctrl-C, SIGTERM or a caller who closes it, they end at once.
+    """
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(begin,))
+    with pool, _sigterm_unwinds():
+        try:
+            with _signals_wait():
+                futures = {pool.submit(work, item): item for item in items}
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BrokenProcessPool:
+            raise PartlyError(
+                "a training process died: too little memory, or a script that compares without "
+                "`if __name__ == '__main__':` (each process imports it again); try jobs=1"
+            ) from None
+        except BaseException:
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()  # leaving the pool would wait for what they are at
+            raise
+
+
+@contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Ctrl-C and SIGTERM are answered after this: between a process's start and its place in a list
+    they would leave it behind. Processes started in here do not hear Ctrl-C, while they import too.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if not main or not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {n: signal.signal(n, lambda number, frame: came.append(number)) for n in numbers}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number in came:
+            signal.raise_signal(number)
+
+
+@contextmanager
+def _sigterm_unwinds() -> Iterator[None]:
+    """In here SIGTERM is an exception, as Ctrl-C is, unless whoever calls answers it already."""
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, _exit_as_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _exit_as_terminated(number: int, frame: object) -> None:
+    raise SystemExit(TERMINATED)
 
 
 def _begin(begin: Callable[[], None] | None) -> None:

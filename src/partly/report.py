@@ -36,6 +36,8 @@ def report(folder: str | Path) -> Path:
     if (folder / RESULTS).is_file():
         results = _read(folder / RESULTS, "comparison", OF_A_COMPARISON)
         return comparison_report(results, folder / runs.REPORT)
+    if (folder / "arena.md").is_file():
+        raise RunError(f"{folder} is an arena: its tables are {folder / 'arena.md'}")
     raise RunError(
         f"{folder} is neither a run nor a comparison: it has no {runs.CONFIG} and no {RESULTS}"
     )

@@ -231,24 +231,14 @@ def summary(evaluation: dict[str, Any]) -> str:
     if measured.get("CF1_at_thresholds") is not None:
         tuned = (f"{100 * measured[f'{name}_at_thresholds']:.2f}" for name in ("CF1", "OF1"))
         figures.append(f"at the run's thresholds {' and '.join(tuned)}")
-    coverage = measured["coverage"]
+    coverage, warning = measured["coverage"], metrics.without_negatives(measured["coverage"])
+    scored = f" ({coverage['labels_scored']} of {coverage['labels']} labels scored)"
     return (
-        f"{evaluation['images']:,} images: {', '.join(figures)} "
-        f"({coverage['labels_scored']} of {coverage['labels']} labels scored)"
+        f"{evaluation['images']:,} images: {', '.join(figures)}"
+        + scored * ("mAP" in measured)
         + ("; it marks no test part, so that all of it is measured" * (evaluation["part"] == ALL))
         + ("; these are the images it was trained on" * evaluation["trained_on"])
-        + _without_negatives(coverage)
-    )
-
-
-def _without_negatives(coverage: dict[str, Any]) -> str:
-    """Where no negative is known every decision is right, and an mAP of 100 means nothing."""
-    count = len(coverage["left_out"].get("no known negative", []))
-    if not count:
-        return ""
-    return (
-        f"; {counted(count, 'label')} without a known negative: AP 100 and precision 100 whatever "
-        "the model says, so that CF1 and OF1 only say how many positives are found"
+        + f"; {warning}" * bool(warning)
     )
 
 
