@@ -267,6 +267,14 @@ def test_an_option_needs_a_value():
         workflow.parse_options(["d=off", "gamma"])
 
 
+def test_a_summary_says_why_it_has_no_map():
+    coverage = {"labels": 500, "labels_scored": 0, "left_out": {}}
+    measured = {"mAP": None, "P@1": 0.7788, "coverage": coverage}
+    evaluation = {"images": 800, "part": "test", "trained_on": False, "metrics": measured}
+    said = "800 images: P@1 77.88 (no mAP: of no label both positives and negatives are known)"
+    assert workflow.summary(evaluation) == said
+
+
 def test_images_it_was_trained_on_are_said_to_be(tmp_path):
     rows, labels = problem(200)
     np.savez(tmp_path / "all.npz", X_train=rows, Y_train=labels)

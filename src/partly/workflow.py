@@ -232,10 +232,11 @@ def summary(evaluation: dict[str, Any]) -> str:
         tuned = (f"{100 * measured[f'{name}_at_thresholds']:.2f}" for name in ("CF1", "OF1"))
         figures.append(f"at the run's thresholds {' and '.join(tuned)}")
     coverage, warning = measured["coverage"], metrics.without_negatives(measured["coverage"])
-    scored = f" ({coverage['labels_scored']} of {coverage['labels']} labels scored)"
+    scored = f"{coverage['labels_scored']} of {coverage['labels']} labels scored"
+    if measured["mAP"] is None:
+        scored = "no mAP: of no label both positives and negatives are known"
     return (
-        f"{evaluation['images']:,} images: {', '.join(figures)}"
-        + scored * ("mAP" in measured)
+        f"{evaluation['images']:,} images: {', '.join(figures)} ({scored})"
         + ("; it marks no test part, so that all of it is measured" * (evaluation["part"] == ALL))
         + ("; these are the images it was trained on" * evaluation["trained_on"])
         + f"; {warning}" * bool(warning)
