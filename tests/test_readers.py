@@ -5,13 +5,14 @@ import io
 import os
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as arrow
 import pytest
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 from builders import refuses, said
 from partly.errors import ConfigError, DataError, LabelError, PartlyError
@@ -366,6 +367,26 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
 def test_csv_refuses(tmp_path: Path, text: str | bytes, sentences: list[str]) -> None:
     path = written(tmp_path, text)
     refuses(path, *sentences, str(path))
+
+
+def test_no_function_of_ours_is_left_with_a_thread_of_pyarrow(tmp_path, monkeypatch) -> None:
+    """One that still holds it when the interpreter ends aborts the process: now and then only, so
+    that what is looked at is who is given one."""
+    read_csv, alone = csv.read_csv, []
+
+    def spy(*arguments: Any, **named: Any) -> Any:
+        given = [*arguments, *named.values()]
+        if any(getattr(one, "invalid_row_handler", None) for one in given):
+            alone.append(any(getattr(one, "use_threads", True) is False for one in given))
+        return read_csv(*arguments, **named)
+
+    monkeypatch.setattr(csv, "read_csv", spy)
+    for text in ("path,cat,dog\n", "path;cat;dog\n", "path,cat,dog\na,1,0\n"):
+        with suppress(PartlyError):
+            read(written(tmp_path, text))
+    assert not alone
+    refuses(written(tmp_path, "path,cat,dog\na,1,0\n   \nb,1\n"), "line 4 has 2 cells")
+    assert alone == [True]
 
 
 def test_csv_reports_everything_at_once(tmp_path: Path) -> None:

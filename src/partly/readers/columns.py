@@ -51,13 +51,10 @@ def read_repetitive(file: Path, wanted: Sequence[str] | None = None) -> dict[str
             table = parquet.read_table(file, columns=read, read_dictionary=texts)
         else:
             text = arrow.dictionary(arrow.int32(), arrow.string())
-            table = csv.read_csv(
-                file,
-                parse_options=csv.ParseOptions(invalid_row_handler=_notice_in(odd_rows)),
-                convert_options=csv.ConvertOptions(
-                    column_types=dict.fromkeys(header, text), include_columns=read
-                ),
+            options = csv.ConvertOptions(
+                column_types=dict.fromkeys(header, text), include_columns=read
             )
+            table = _read_csv(file, options, odd_rows)
     except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
         raise DataError(f"cannot read {file}: {error}") from None
     if odd_rows:
@@ -81,6 +78,26 @@ def _is_text(kind: Any) -> bool:
     import pyarrow as arrow
 
     return arrow.types.is_string(kind) or arrow.types.is_large_string(kind)
+
+
+def _read_csv(file: Path, options: Any, odd_rows: list[Any]) -> Any:
+    """The table of a CSV; only if pyarrow refuses it, row by row, to notice which are odd.
+
+    A function of ours is never given to pyarrow's threads: one of them can still hold it when the
+    interpreter ends, and then the process is aborted instead of ending with our exit code.
+    """
+    import pyarrow as arrow
+    from pyarrow import csv
+
+    try:
+        return csv.read_csv(file, convert_options=options)
+    except arrow.ArrowInvalid:
+        return csv.read_csv(
+            file,
+            csv.ReadOptions(use_threads=False),
+            csv.ParseOptions(invalid_row_handler=_notice_in(odd_rows)),
+            options,
+        )
 
 
 def _notice_in(odd_rows: list[Any]) -> Any:

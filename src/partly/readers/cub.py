@@ -149,7 +149,8 @@ def _read_labels(file: Path) -> tuple[dict[str, np.ndarray], int]:
     try:
         table = csv.read_csv(
             file,
-            csv.ReadOptions(column_names=[*_FIELDS, "time"]),
+            # A thread could hold `keep` beyond the interpreter's end, which aborts the process.
+            csv.ReadOptions(column_names=[*_FIELDS, "time"], use_threads=False),
             csv.ParseOptions(delimiter=" ", quote_char=False, invalid_row_handler=keep),
             csv.ConvertOptions(column_types=types, include_columns=_FIELDS),
         )
