@@ -114,6 +114,23 @@ def test_nobody_is_asked_twice(data: Path, tmp_path: Path) -> None:
     assert "have been looked at, and nobody could tell" in refused(*everything)
 
 
+def test_answers_that_nobody_took_in_are_not_written_over(data: Path, tmp_path: Path) -> None:
+    run, file = data.parent / "run", tmp_path / "ask.csv"
+    ask = ("suggest", run, data, "--budget", 6, "--out", file)
+    partly_works(*ask)
+    partly_works(*ask)  # nobody has answered anything
+    fill_in(file, "1")
+    filled = file.read_bytes()
+    said = refused(*ask)
+    assert "is there already, with 6 answers not taken in yet" in said
+    assert f"partly answers {data} {file}" in said
+    assert file.read_bytes() == filled
+    partly_works("answers", data, file)
+    partly_works(*ask)
+    assert {line["value"] for line in lines_of(file)} == {""}
+    assert "is there already: name another" in refused("suggest", run, data, "--out", data)
+
+
 def test_what_looks_wrong_is_asked_among_what_is_unknown(data: Path, tmp_path: Path) -> None:
     run, file = data.parent / "run", tmp_path / "ask.csv"
     partly_works("suggest", run, data, "--budget", 500, "--suspects", 500, "--out", file)

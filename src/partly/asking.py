@@ -6,7 +6,7 @@ of questions, or lines in the journal of answers beside the data. Each function 
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +48,7 @@ def suggest_run(
     raise_if(_budget_problems(budget, suspects), ConfigError)
     predictor = runs.load(run, device)
     whole = source.read()
+    raise_if(_would_be_lost(file, whole, source), DataError)
     table = whole.part(part)
     if table is None:
         raise DataError(f"{source.path} has no part '{part}' (train, validation or test)")
@@ -83,6 +84,25 @@ def _budget_problems(budget: int, suspects: int) -> list[str]:
     if not 0 <= suspects <= max(budget, 1):
         problems.append(f"suspects are 0 to {budget} of the budget, not {suspects}")
     return problems
+
+
+def _would_be_lost(file: Path, table: LabelTable, source: Source) -> Iterator[str]:
+    """A sentence if writing the file would destroy answers that the journal does not have, or a
+    file that is not understood as questions."""
+    if not file.exists():
+        return
+    try:
+        found, _ = forms.read(file, table)
+    except DataError as error:
+        yield f"{file} is there already: name another file with --out ({error.problems[0]})"
+        return
+    before = answers.latest(answers.read(answers.journal_of(source.path)))
+    new = [a for a in found if not (_is_known(before, a) or _is_late(before, a))]
+    if new:
+        yield (
+            f"{file} is there already, with {counted(len(new), 'answer')} not taken in yet: take "
+            f"them in with `partly answers {source.path} {file}`, or name another file with --out"
+        )
 
 
 def _nothing_to_ask(table: LabelTable, asked: np.ndarray, suspects: int) -> str:
