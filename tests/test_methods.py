@@ -319,6 +319,7 @@ def test_only_a_network_without_weights_is_surprised(
     training = replace(training, kind=kind, fine_tuned=fine_tuned)
     methods.get("partly").start(training)
     assert any("surprise" in note for note in training.notes) == surprised
+    assert any("another scale" in note for note in training.notes) == surprised
 
 
 @pytest.mark.parametrize("epoch", [1, EPOCHS])

@@ -360,8 +360,12 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
         ("path,cat,dog\n\na,1,0\nb,1,0,\nc,1\n", ["line 4 has 4 cells", "line 5 has 2 cells"]),
         ("path,id,cat,dog\na,,1,0\n", ["no image id in", "line 2"]),
         ("", ["cannot read"]),
-        ("path,cat,dog\nä,1,0\n".encode("latin-1"), ["cannot read"]),
+        ("path,cat,dog\nä,1,0\n".encode("latin-1"), ["cannot read", "save it as CSV in UTF-8"]),
+        # so far that the header's buffer does not hold it
+        ("path,cat\n{}ä,1\n".format("a,1\n" * 9000).encode("latin-1"), ["save it as CSV in UTF-8"]),
         ("path;cat;dog\na;1;0\n", ["no column with image paths", "path;cat;dog"]),
+        ("path;cat;dog\na;1;0\n", ["separated by semicolons: save it with commas"]),
+        ("path\tcat\na\t1\n", ["separated by tabs: save it with commas"]),
     ],
 )
 def test_csv_refuses(tmp_path: Path, text: str | bytes, sentences: list[str]) -> None:

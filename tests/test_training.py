@@ -244,6 +244,17 @@ def test_too_few_images_are_not_held_out():
     assert truth is table
 
 
+def test_too_few_images_to_hold_out_are_told_with_the_way_out():
+    said = judging.nothing_to_judge_by(239, Config(hold_out=0.1))
+    assert "of 239 images would be held out, fewer than 50: all are trained on" in said
+    assert "no thresholds are fitted" in said
+    share = float(said.partition("--hold-out ")[2].partition(",")[0])
+    assert judging.drawn_aside(239, Config(hold_out=share)).sum() >= 50
+    assert not judging.drawn_aside(239, Config(hold_out=share - 0.05)).any()
+    assert "--hold-out" not in judging.nothing_to_judge_by(30, Config(hold_out=0.1))
+    assert "would be" not in judging.nothing_to_judge_by(239, Config(hold_out=0))
+
+
 def test_held_out_images_are_a_tenth_and_follow_from_the_seed():
     table = feature_table(2000)
     known = hide(table, "pal:0.5")

@@ -7,7 +7,7 @@ good its pseudo-labels are, and the finished `Predictor`.
 import copy
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,9 +55,35 @@ def hold_out(
 
 def drawn_aside(images: int, config: Config) -> np.ndarray:
     """Which images [N] are held out; none where they would be too few to judge by."""
-    rows, column = np.arange(images), np.zeros(1, dtype=np.int64)
-    aside = draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, column) < config.hold_out
+    aside = _drawn(images, config)
     return aside if aside.sum() >= SMALLEST_HOLD_OUT else np.zeros_like(aside)
+
+
+def _drawn(images: int, config: Config) -> np.ndarray:
+    """Which images [N] are drawn to be held out, few as they may be."""
+    rows, column = np.arange(images), np.zeros(1, dtype=np.int64)
+    return draws.uniform(config.seed, draws.HOLD_OUT, 0, rows, column) < config.hold_out
+
+
+def nothing_to_judge_by(images: int, config: Config) -> str:
+    """What it means for a run that no image is held out, and the way out."""
+    means = "the last epoch is kept and no thresholds are fitted"
+    if not config.hold_out:
+        return f"no images to choose an epoch by: {means}"
+    few = int(_drawn(images, config).sum())
+    return (
+        f"{few:,} of {images:,} images would be held out, fewer than {SMALLEST_HOLD_OUT}: all are "
+        f"trained on, {means}; {large_enough(images, config)}"
+    )
+
+
+def large_enough(images: int, config: Config) -> str:
+    """What to choose so that there are images to judge by."""
+    shares = (0.05 * step for step in range(1, 11))
+    enough = (s for s in shares if drawn_aside(images, replace(config, hold_out=s)).any())
+    share = next(enough, None)
+    instead = "" if share is None else f"--hold-out {share:.2g}, or "
+    return f"{instead}mark a validation part"
 
 
 @dataclass

@@ -546,7 +546,7 @@ def choose_surprise(training: Training, wanted: float | str) -> float | str:
     if str(wanted) == SURPRISE and ramp(wanted, 1, training.epochs, CALM):
         training.notes.append(
             f"surprise {wanted}: what the network did not expect weighs more at first, and no "
-            f"longer after {CALM:.0%} of the epochs"
+            f"longer after {CALM:.0%} of the epochs; the loss, then on another scale, jumps there"
         )
     return wanted
 

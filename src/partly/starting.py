@@ -384,7 +384,7 @@ def look_through(
     return replace(table, paths=None, features=seen, checked=True)
 
 
-def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator[str]:
+def introduce(state: State, picks: list[methods.Pick]) -> Iterator[str]:
     """What is about to happen, for a person who has to decide whether to wait for it."""
     config, table = state.config, state.training.table
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
@@ -412,5 +412,3 @@ def introduce(state: State, picks: list[methods.Pick], judged: bool) -> Iterator
         explanation = getattr(state.inputs, "explanation", None)
         if explanation:
             yield explanation
-    if not judged:
-        yield "no images to choose an epoch by: the last one is kept"

@@ -152,8 +152,10 @@ def train(
         save()  # it took a training of its own
 
     with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
-        for line in introduce(state, picks, judge is not None):
+        for line in introduce(state, picks):
             progress.say(line)
+        if judge is None:
+            progress.say(judging.nothing_to_judge_by(len(table), config))
         if state.epoch > config.epochs:
             progress.say("every epoch of this run is done: there is nothing to train")
         while state.epoch <= config.epochs:
@@ -173,7 +175,9 @@ def train(
             save()
             progress.epoch(metric, config.epochs)
         if state.best_epoch:
-            progress.say(f"epoch {state.best_epoch} is kept")
+            progress.say(
+                f"epoch {state.best_epoch} is kept: the last that is not clearly below the best"
+            )
     return judging.finish(state, record, judge, own_folder, silent if quiet else tell)
 
 

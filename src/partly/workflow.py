@@ -330,8 +330,9 @@ def _to_decide_by(
     aside = judging.drawn_aside(len(chosen), plan)
     if config.get("validation_hash") is not None or not aside.any():
         raise DataError(
-            f"the run was trained on all of these images, and is too sure of them: mark a "
-            f"validation part in {source.path}, or name other data"
+            "the run was trained on all of these images, and is too sure of them: mark a "
+            f"validation part in {source.path}, name other data, or train again with a --hold-out "
+            f"that sets {judging.SMALLEST_HOLD_OUT} images or more aside"
         )
     say(f"fitting on the {counted(int(aside.sum()), 'image')} that training held out")
     held_out, rest = (chosen.take(np.flatnonzero(rows)).drawn() for rows in (aside, ~aside))
@@ -418,6 +419,8 @@ def predict_run(
             "holds: ask for the likeliest with --top, such as --top 5"
         )
     predictor.check(table)
+    if labels and predictor.thresholds is None:
+        say(f"the run has no thresholds: a label is present from a probability of {runs.HALF} on")
     checkpoint.make_folder(out.parent)
     plan = predicting.describe(Path(run), table, form)
     predicting.begin(out, plan | {"bad": bad}, resume=resume)

@@ -56,10 +56,15 @@ def read_repetitive(file: Path, wanted: Sequence[str] | None = None) -> dict[str
             )
             table = _read_csv(file, options, odd_rows)
     except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
-        raise DataError(f"cannot read {file}: {error}") from None
+        raise DataError(f"cannot read {file}: {error}{_in_utf8(error)}") from None
     if odd_rows:
         raise DataError(_odd_row_sentence(file, odd_rows, len(header)))
     return {name.strip(): table[name] for name in table.column_names}
+
+
+def _in_utf8(error: Exception) -> str:
+    """What to do about a CSV of another encoding, such as Latin-1."""
+    return "; save it as CSV in UTF-8" if "UTF8" in str(error) else ""
 
 
 def _chosen(file: Path, header: list[str], wanted: Sequence[str] | None) -> list[str]:

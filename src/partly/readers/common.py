@@ -106,7 +106,9 @@ def read_header(file: Path) -> list[str]:
     try:
         with file.open(encoding="utf-8-sig", newline="") as stream:
             return next((cells for cells in text_reader(stream) if filled(cells)), [])
-    except (OSError, UnicodeDecodeError, csv_error) as error:
+    except UnicodeDecodeError as error:
+        raise DataError(f"cannot read {file}: {error}; save it as CSV in UTF-8") from None
+    except (OSError, csv_error) as error:
         raise DataError(f"cannot read {file}: {error}") from None
 
 

@@ -120,10 +120,18 @@ def _open(path: Path) -> tuple[Path, dict[str, Any], str]:
     if found[0] is None:
         raise DataError(
             f"{file} has no column with image paths: name one of its columns "
-            f"{', '.join(PATH_COLUMNS)} (it has {first_few(list(columns))})"
+            f"{', '.join(PATH_COLUMNS)} (it has {first_few(list(columns))}){_separated(columns)}"
         )
     columns = {name.lower() if name in found else name: columns[name] for name in columns}
     return file, columns, found[0].lower()
+
+
+def _separated(columns: Iterable[str]) -> str:
+    """What to do about a file that a spreadsheet saved with another separator than the comma."""
+    found = {";": "semicolons", "\t": "tabs"}
+    header = "".join(columns)
+    words = [word for mark, word in found.items() if mark in header]
+    return f"; its cells are separated by {words[0]}: save it with commas" if words else ""
 
 
 def _called(columns: Iterable[str], *names: str) -> str | None:
