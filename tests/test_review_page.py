@@ -233,6 +233,55 @@ def test_a_reload_in_the_middle_loses_neither_the_place_nor_an_answer(home, visi
     assert asked(page) == third
 
 
+def test_a_page_that_is_loaded_again_is_not_somebody_else(visit):
+    page = visit("loaded again", label="cyan")
+    with page.expect_response(re.compile("row=")) as told:
+        pass
+    row = int(re.search(r"row=(\d+)", told.value.url)[1])
+    with page.expect_response(re.compile("/api/queue")) as asked_again:
+        page.reload()
+    assert row not in asked_again.value.json()["looked_at"]
+    other = page.context.new_page()  # beside it, as a duplicate: that is another
+    with other.expect_response(re.compile("/api/queue")) as asked_there:
+        other.goto(page.url)
+    assert row in asked_there.value.json()["looked_at"]
+
+
+def test_a_new_round_does_not_look_like_a_loss(visit):
+    page = visit("steady", label="a%2Fb%20%C3%BC%2050%25")
+    assert asked(page)[1] == "a/b ü 50%"
+    keys(page, "yn")
+    saved(page)
+    expect(page.locator("#mine")).to_be_hidden()  # 2 of them are done
+    page.evaluate("location.hash = location.hash.replace('questions', 'gallery')")  # of open ones
+    expect(page.locator("#mine")).to_have_text("2 answered")
+
+
+CUT = """() => [...document.querySelectorAll("#title, #who, .figures, #saved, kbd")]
+  .filter((one) => !one.closest("dialog"))
+  .filter((one) => one.clientWidth && one.scrollWidth > one.clientWidth
+    || one.getBoundingClientRect().right > innerWidth || !one.checkVisibility())
+  .map((one) => one.id || one.tagName)"""
+
+
+@pytest.mark.parametrize("width", [1271, 1280, 1440, 1920])
+def test_the_header_is_whole(visit, width):
+    page = visit("rosa maria", "gallery", "cyan", viewport={"width": width, "height": 720})
+    page.wait_for_selector(".tiles")
+    page.evaluate(SOMEBODY)
+    assert page.evaluate(CUT) == []
+    header = page.locator("header").bounding_box()
+    assert header["height"] < 70
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+SOMEBODY = """() => {
+  document.getElementById("mine").textContent = "1,234 answered";
+  document.getElementById("rate").textContent = "23 a minute";
+  document.getElementById("others").textContent = "somebody 1,234, somebody else 1,234 …";
+}"""
+
+
 def test_a_refused_answer_is_named_and_those_behind_it_are_saved(home, visit):
     page = visit("x" * 81, label="blue")  # a name from elsewhere, longer than any that is taken
     first = asked(page)

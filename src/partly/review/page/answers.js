@@ -14,7 +14,14 @@ const RETRY = 1500, POLL = 1500, POLL_HIDDEN = 10000, AT_ONCE = 200, UNDOABLE = 
 // row: the image that is shown here; lookedAt: rows that others have before them just now.
 // refused: answers that the server did not take, in words, until somebody has seen them.
 export const state = { start: null, by: "", people: {}, away: "", row: null, lookedAt: new Set(), refused: [] };
-export const tab = `${Date.now()}-${Math.random()}`;
+
+// The name of this page. It is in sessionStorage only from leaving the page to coming back: after a
+// reload we are not somebody else; a tab that is duplicated is.
+const TAB = "partly:tab";
+export const tab = sessionStorage.getItem(TAB) ?? `${Date.now()}-${Math.random()}`;
+sessionStorage.removeItem(TAB);
+addEventListener("pagehide", () => { try { sessionStorage.setItem(TAB, tab); } catch { /* full */ } });
+addEventListener("pageshow", () => sessionStorage.removeItem(TAB));
 
 const key = (image, label) => JSON.stringify([image, label]);
 const prefix = () => `partly:${state.start.journal}:`;

@@ -60,6 +60,9 @@ function figures() {
   find("progress-text").textContent = total ? `${done.toLocaleString()} of ${total.toLocaleString()}` : "";
   find("progress").max = Math.max(1, total);
   find("progress").value = done;
+  // Of a new round nothing is done yet; what was done before is not lost.
+  const mine = state.people[state.by] ?? 0;
+  find("mine").textContent = mine > done ? `${mine.toLocaleString()} answered` : "";
   find("rate").textContent = rate === null ? "" : `${rate} a minute`;
   const others = Object.entries(state.people).filter(([name]) => name !== state.by);
   find("others").textContent = others.length ? `${others.slice(0, 2).map(([name, count]) => `${name || "nameless"} ${count.toLocaleString()}`).join(", ")}${others.length > 2 ? " …" : ""}` : "";
