@@ -158,7 +158,8 @@ def test_every_planted_fault_is_reported_exactly_once(found):
 def test_nothing_else_is_reported(found):
     assert len(found["problems"]) == len(PROBLEMS), found["problems"]
     assert len(found["warnings"]) == len(WARNINGS), found["warnings"]
-    assert found["notes"] == []
+    (note,) = found["notes"]
+    assert "cannot be used: mend them, or train without them: --on-bad-image skip" in note
 
 
 def test_a_sound_data_set_has_no_faults(tmp_path):
@@ -391,6 +392,7 @@ def test_off_opens_no_image(table, monkeypatch):
 def test_quick_finds_what_header_and_end_tell(table):
     found = check(table, verify="quick")
     assert len(found["problems"]) == len(PROBLEMS)
+    assert any("7 images cannot be used" in n and "bad-image skip" in n for n in found["notes"])
     assert any("only headers and ends" in note for note in found["notes"])
 
 
@@ -490,7 +492,7 @@ def page(table: LabelTable, found: dict, tmp_path_factory: pytest.TempPathFactor
 def test_the_page_says_what_was_found(page, found):
     for sentence in (*found["problems"], *found["warnings"]):
         assert " ".join(sentence.split()) in page.text
-    assert page.marked["h2"][:3] == ["Problems", "Warnings", "What is in it"]
+    assert page.marked["h2"][:4] == ["Problems", "Warnings", "Notes", "What is in it"]
     assert found["missing"]["sentence"] in page.text
     labels = next(table for table in page.tables if table[0][0] == "Label")
     red = found["label_counts"][0]

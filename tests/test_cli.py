@@ -18,10 +18,11 @@ from builders import (
     partly_here,
     partly_works,
     problem,
+    write_manifest,
     write_npz,
     write_pictures,
 )
-from partly import __version__, methods, runs, training
+from partly import __version__, images, methods, runs, training
 from partly.cli import app
 from partly.progress import Progress
 
@@ -281,6 +282,7 @@ def _backbone(data: Path) -> str:
         (["--backbone", "resnet18"], "'resnet18' looks at images"),
         (["--device", "cuda:99"], "cuda:99"),
         (["--device", "toaster"], "toaster"),
+        (["--backbone", "smal:8"], "no backbone 'smal:8'"),
         (["--out", "{file}/run"], "cannot create folder"),
         (["--out", "{file}"], "cannot create folder"),
     ],
@@ -294,6 +296,24 @@ def test_a_bad_option_of_train_is_refused(home, tmp_path, more, message):
     assert_refused(answer, message)
     assert files_of(tmp_path) == {"file": b"a file"}
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--backbone", "smal:8"], "no backbone 'smal:8'"),
+        (["--backbone", "small:0"], "no backbone 'small:0'"),
+        (["--backbone", "resnet1"], "no backbone 'resnet1' in timm"),
+        (["--hide", "pal:3"], "cannot read setting 'pal:3'"),
+        (["--device", "toaster"], "toaster"),
+        (["--out", "{data}"], "cannot create folder"),
+    ],
+)
+def test_a_bad_option_is_refused_before_an_image_is_opened(tmp_path, monkeypatch, more, message):
+    data = write_manifest(tmp_path / "data.csv", write_pictures(tmp_path, 4))
+    monkeypatch.setattr(images, "find_problems", lambda *_: pytest.fail("images were opened"))
+    more = [word.replace("{data}", str(data)) for word in more]
+    assert_refused(partly_here("train", data, "--out", tmp_path / "run", *more), message)
 
 
 @pytest.mark.parametrize(

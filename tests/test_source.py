@@ -56,6 +56,10 @@ def test_skipped_images_are_counted_listed_and_not_measured(data, tmp_path):
     )
     assert evaluation["images"] == 18
     assert sorted(evaluation["left_out"]) == BAD[2:]
+    # What was said to training need not be said again.
+    assert "2 images of 20 left out" in partly_works("evaluate", run, data).out
+    told = ("--on-bad-image", "error")
+    assert "cannot be used" in partly_here("evaluate", run, data, *told).err
 
 
 def test_a_resumed_run_leaves_out_the_same_images(data, tmp_path):

@@ -77,7 +77,7 @@ def check(table: LabelTable, *, verify: str = "full", workers: int | None = None
         look = images.inspect_all(table.paths, verify, workers)
     twice = None if verify == "off" else Duplicates.of(table, look)
     together = _co_occurrence(table, counts)
-    notes = [*table.notes, *_notes(table, verify, together)]
+    notes = [*table.notes, *_notes(table, verify, together, look)]
     return {
         **_sizes(table, counts),
         "verify": verify,
@@ -447,7 +447,12 @@ def _kind_warnings(table: LabelTable, look: Inspection | None) -> Iterator[str]:
             yield f"{counted(len(rows), 'image')} {verb} {what}: {named}"
 
 
-def _notes(table: LabelTable, verify: str, together: Together) -> Iterator[str]:
+def _notes(
+    table: LabelTable, verify: str, together: Together, look: Inspection | None
+) -> Iterator[str]:
+    if look is not None and look.problems:
+        count = counted(len(look.problems), "image")
+        yield f"{count} cannot be used: mend them, or train without them: --on-bad-image skip"
     if verify == "off" and table.paths is not None:
         yield "the images were not opened: neither faults nor duplicates were looked for"
     elif verify == "off" and table.features is not None:

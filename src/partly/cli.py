@@ -124,7 +124,18 @@ def _source(data: Path, arguments: dict[str, Any], recipe: Any = None) -> Any:
         options["convention"] = arguments["convention"]
     names = ("format", "on_bad_image", "verify")
     given = {name: arguments[name] for name in names if arguments.get(name) is not None}
+    if {"run", "data"} <= arguments.keys() and _left_out(arguments["run"]):
+        given.setdefault(
+            "on_bad_image", "skip"
+        )  # said once, of data; new images are another matter
     return Source(data, **chosen | given | {"options": options})
+
+
+def _left_out(run: Path) -> bool:
+    """Whether training on these data was told to leave out bad images, and had to."""
+    from partly.runs import read_skipped
+
+    return bool(read_skipped(run))
 
 
 def _command() -> str:

@@ -106,10 +106,7 @@ def build(
     On features: `linear`, or `mlp:768` with a hidden layer. On images: `small`, or any timm name.
     size: of the images, for backbones that are made for one.
     """
-    kind, colon, number = backbone.partition(":")
-    sized = kind in ("mlp", "small") and number.isdigit() and int(number) > 0
-    if colon and not sized:
-        raise ConfigError(f"no backbone '{backbone}'; write linear, mlp:768 or small:32")
+    kind, _, number = check_name(backbone).partition(":")
     on_features = kind in ("linear", "mlp")
     if on_features != (features is not None):
         wanted = "feature rows" if on_features else "images"
@@ -126,13 +123,29 @@ def build(
     return _from_timm(backbone, labels, size)
 
 
-def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
+def check_name(backbone: str) -> str:
+    """The backbone, or an error if there can be none of this name."""
+    kind, colon, number = backbone.partition(":")
+    sized = kind in ("mlp", "small") and number.isdigit() and int(number) > 0
+    if colon and not sized:
+        raise ConfigError(f"no backbone '{backbone}'; write linear, mlp:768 or small:32")
+    if kind not in ("linear", "mlp", "small"):
+        _check_timm(backbone)
+    return backbone
+
+
+def _check_timm(name: str) -> None:
     import timm
 
     if not timm.is_model(name):
         close = get_close_matches(name, ("linear", "mlp", "small")) or timm.list_models(f"*{name}*")
         hint = f"; close names: {first_few(close)}" if close else ""
         raise ConfigError(f"no backbone '{name}' in timm{hint}, and it is not linear, mlp or small")
+
+
+def _from_timm(name: str, labels: int, size: int | None) -> Classifier:
+    import timm
+
     try:
         backbone: Any = timm.create_model(name, num_classes=0, **sized_for(name, size))
         with torch.no_grad():

@@ -21,6 +21,7 @@ from partly import (
     judging,
     methods,
     metrics,
+    models,
     predicting,
     propensity,
     ranking,
@@ -62,6 +63,7 @@ def train_run(
     """
     raise_if(config.problems(), ConfigError)
     distributed.begin(config.device)
+    hidden = _early(config, setting, Path(out))
     resume = resume or distributed.restarted()
     source = Source.of(data)
     if resume and stored_config(out) is None:
@@ -77,7 +79,6 @@ def train_run(
     full = table.part("train")
     if full is None:
         raise DataError(f"{source.path} has no images to train on: none is marked 'train'")
-    hidden = None if setting is None else Setting.parse(setting)
     known = full if hidden is None else hide(full, str(hidden), seed=config.seed)
     if hidden is not None and methods.get(config.method).reference:
         say(f"{config.method} is a reference: it is given the labels that {hidden} would hide")
@@ -115,6 +116,16 @@ def train_run(
         say(f"report: {run_report(Path(out))}")
     distributed.wait()
     return evaluation
+
+
+def _early(config: Config, setting: str | None, out: Path) -> Setting | None:
+    """The setting; and an error, before hours of looking at images, if a choice cannot be."""
+    if config.backbone is not None:
+        models.check_name(config.backbone)
+    runs.choose_device(config.device)
+    if any(place.is_file() for place in (out, *out.parents)):
+        checkpoint.make_folder(out)  # which says why it cannot be
+    return None if setting is None else Setting.parse(setting)
 
 
 def _resumed(source: Source, out: Path) -> Source:

@@ -108,7 +108,8 @@ def subject_of(
     from partly.review.choosing import Subject
     from partly.review.ledger import Ledger
 
-    if not (run / runs.WEIGHTS).is_file():
+    begun = (run / runs.WEIGHTS).is_file() and read_json(run / runs.CONFIG)
+    if not begun or not begun.get("finished"):
         runs.load(run, "cpu")  # which says what is wrong with it
     known = read_json(run / runs.CONFIG)["labels"]
     unknown = [name for name in labels if name not in known]
