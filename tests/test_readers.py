@@ -355,6 +355,7 @@ def test_a_folder_with_a_manifest(tmp_path: Path) -> None:
         ("path,split,cat,dog\na,,1,0\n", ["train, validation, test, not '' (line 2)"]),
         ("path,cat,dog\na,1,0\n,1,1\n", ["no image path in", "line 3"]),
         ("path,cat,\na,1,0\n", ["label name number 1 is empty"]),
+        ("path,cat\na,yes\nb,NA\nc,no\nd,NA\n", ["4 cells of this column are not: yes, NA, no"]),
         ("path,cat,dog\n", ["header but no image"]),
         ("path,cat,dog\na,1\n", ["3 columns, but line 2 has 2 cells (a,1)"]),
         ("path,cat,dog\n\na,1,0\nb,1,0,\nc,1\n", ["line 4 has 4 cells", "line 5 has 2 cells"]),

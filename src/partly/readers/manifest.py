@@ -19,7 +19,7 @@ ignore=width,height: columns that are no labels.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -265,9 +265,14 @@ def _meanings(file: Path, name: str, cells: Coded, words: Words, problems: list[
         problems.append(
             f"{file}, {places_of(file, [row])[row]}, column {name}: '{cells.texts[strange[0]]}' is "
             f"not a label (1, 0, or empty for unknown); {counted(count, 'cell')} of this column "
-            f"{are}"
+            f"{are}{_all_of(cells, strange)}"
         )
     return np.array([words.get(text, UNKNOWN) for text in texts], dtype=np.int8)
+
+
+def _all_of(cells: Coded, strange: Sequence[int]) -> str:
+    """The texts that are to be replaced, where there are several."""
+    return f": {first_few([cells.texts[number] for number in strange])}" * (len(strange) > 1)
 
 
 def _read_wide(
