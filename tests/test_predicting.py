@@ -83,6 +83,17 @@ def test_every_form_says_the_same(home, tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {file.name for file in files}
 
 
+def test_decisions_without_thresholds_are_told(home, tmp_path):
+    partly_works(
+        "train", home / "train.npz", "--out", tmp_path / "run", "--epochs", 1, "--hold-out", 0
+    )
+    given = ["predict", tmp_path / "run", home / "features.npz", "--out", tmp_path / "out.csv"]
+    assert "has no thresholds: a label is present from a probability of 0.5 on" in (
+        partly_works(*given, "--labels").out
+    )
+    assert "no thresholds" not in partly_works(*given).out
+
+
 def test_the_likeliest_labels_in_every_form(home, tmp_path):
     predictor = partly.load(home / "run")
     expected = predictor.predict(home / "features.npz")
