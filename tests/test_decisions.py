@@ -593,6 +593,15 @@ def test_what_is_measured_again_is_measured_on_the_device_that_was_named(run, da
     assert loaded == [(run, "cpu")]
 
 
+def test_thresholds_that_were_fitted_on_the_test_part_are_called_so(run, data):
+    said = partly_works("decide", run, data, "--part", "test").out
+    assert "these are the images of the test part" in said
+    assert "fitted for the best F1 on these very images" in (run / runs.REPORT).read_text()
+    said = partly_works("decide", run, data).out
+    assert "these are the images of the test part" not in said
+    assert "other images that it was not trained on" in (run / runs.REPORT).read_text()
+
+
 def test_decide_on_other_images(run, tmp_path):
     rows, labels = problem(500, LABELS, seed=7)
     known = hide(labels, "ppl:0.5")

@@ -465,12 +465,19 @@ def read_refitted(
 
 
 def write_decisions(
-    folder: Path, names: Sequence[str], decided: Decisions, refitted_on: str | None = None
+    folder: Path,
+    names: Sequence[str],
+    decided: Decisions,
+    refitted_on: str | None = None,
+    *,
+    on_test: bool = False,
 ) -> None:
     """All that was decided, in one file; a run that goes on keeps what was fitted again, on data of
-    this name. The copy of the thresholds is at no time another's."""
+    this name. on_test: on the very images that it is tested on. The copy of the thresholds is at no
+    time another's."""
     (folder / THRESHOLDS).unlink(missing_ok=True)
-    checkpoint.write_json(folder / DECISIONS, decided.to_json(names) | {"refitted_on": refitted_on})
+    about = {"refitted_on": refitted_on, "on_test": on_test}
+    checkpoint.write_json(folder / DECISIONS, decided.to_json(names) | about)
     chosen = dict(zip(names, decided.thresholds.tolist(), strict=True))
     checkpoint.write_json(folder / THRESHOLDS, chosen)
 

@@ -292,9 +292,13 @@ def decide_run(
         calibrate,
         runs.taught(predictor.config),
     )
-    runs.write_decisions(folder, predictor.names, decided, source.name)
+    test = table.part("test")
+    on_test = test is not None and chosen.inputs_hash == test.inputs_hash
+    runs.write_decisions(folder, predictor.names, decided, source.name, on_test=on_test)
     for line in decisions.describe(decided, predictor.names):
         say(line)
+    if on_test:
+        say("these are the images of the test part: what is measured on them from now on flatters")
     same = decided.calibration == predictor.calibration
     predictor.thresholds, predictor.calibration = decided.thresholds, decided.calibration
     _measure_again(folder, predictor, table, source, same, say)
