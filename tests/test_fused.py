@@ -181,11 +181,18 @@ def partly_reference(
     picked: Tensor | None = None,
     share: str = "off",
     gamma: float = 0.05,
+    chance: Tensor | None = None,
+    factor: float = 1.0,
     store: str = "float32",
 ) -> tuple[Tensor, Tensor]:
     """What a step of the method `partly` does."""
     alpha, beta = losses.balance(labels, gamma, share)
     believed = (logits.detach() if teacher is None else teacher).float()
+    if chance is not None:
+        logits = logits.float() + 0.5 * torch.log(
+            left_of(c_positive, weight * chance) / left_of(c_negative, weight * chance)
+            * left_of(c_negative, weight) / left_of(c_positive, weight)
+        )  # fmt: skip
     pseudo = torch.sigmoid(believed)
     if targets == "posterior":
         pseudo = posterior(
@@ -197,7 +204,12 @@ def partly_reference(
         beta=beta, reduction="none",
     )  # fmt: skip
     entries = entries * attend(torch.sigmoid(believed), focus)
-    return entries.mean(), kept_as(store, pseudo)
+    return factor * entries.mean(), kept_as(store, pseudo)
+
+
+def left_of(annotated: Any, weight: Any) -> Any:
+    """The weight that is left of positives, or of negatives."""
+    return torch.as_tensor(annotated + (1 - annotated) * weight).clamp(1e-6)
 
 
 def kept_as(store: str, values: Tensor) -> Tensor:
@@ -243,6 +255,11 @@ CASES = {
     "partly, focus": partly(focus=0.5, share="all"),
     "partly, focus by label": partly(focus=Of("by_label"), teacher=Of("teacher")),
     "partly, picked": partly(picked=Of("picked"), q=0.6, weight=0.5, focus=0.25),
+    "partly, drawn": partly(chance=Of("by_label"), c_negative=0.0, factor=0.3),
+    "partly, drawn, focus": partly(chance=Of("by_label"), c_positive=Of("by_entry"), focus=0.5),
+    "partly, drawn, told": partly(
+        chance=Of("by_label"), targets="prediction", weight=0.5, share="all", factor=2.0
+    ),
     "partly, nothing picked": partly(picked=Of("picked"), q=0.0),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -326,6 +343,8 @@ any_case = st.one_of(
         picked=PICKED,
         share=SHARES,
         gamma=st.sampled_from([0.01, 0.3]),
+        chance=st.sampled_from([None, Of("by_label")]),
+        factor=st.sampled_from([0.1, 1.0]),
         store=STORES,
     ),
 )
@@ -588,13 +607,19 @@ class TestInterpreter:
             scale_(values, torch.tensor(-2.0))
         assert torch.equal(values, -2 * torch.arange(5000.0))
 
-    def test_a_small_batch_takes_one_program(self) -> None:
-        """Nothing is added up after it: at 256 × 80 it is launches that cost."""
-        data = make_data((256, 80))
-        more = mock.patch.object(Tensor, "sum", side_effect=AssertionError("one launch more"))
-        with tiles(ALONE=1 << 15, SURVEY_TILE=4096, FEW_SUMS=1024), more:
-            for name in ("bce", "asl", "paper", "partly", "partly, focus"):
-                CASES[name].fused(data, "triton")
+    def test_a_small_batch_takes_one_program(self, engine: Engine) -> None:
+        """Nothing is counted before it and added up after it: at 256 × 80 it is launches that
+        cost."""
+        from partly.losses.fused import kernels
+
+        data, surveys = make_data((256, 80)), {"_paper_survey": None, "_partly_survey": None}
+        with (
+            tiles(ALONE=1 << 15, WIDTH=1024),
+            mock.patch.multiple(kernels, **surveys),
+            mock.patch.object(kernels, "_total", side_effect=lambda sums: sums.view(())),
+        ):
+            for name in ("bce", "asl", "paper", "paper, known", "partly", "partly, focus"):
+                assert_equal(CASES[name], data, engine)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -17,8 +17,9 @@ from partly.labels import POSITIVE, UNKNOWN, LabelTable
 from partly.metrics import average_precision
 from partly.stores import PseudoLabels
 
-__all__ = ["PseudoLabels", "audit", "chance_of_single", "posterior", "tilt"]
+__all__ = ["PseudoLabels", "audit", "chance_of_single", "posterior", "sample_tilt", "tilt"]
 
+TILT = 0.5  # of a sample's, that is taken off: see `sampled`
 SMALLEST = 1e-6  # a weight or a share of entries below this counts as this: its logarithm is finite
 
 
@@ -64,6 +65,18 @@ def tilt(
         for c in (c_positive, c_negative)
     )
     return torch.log(above / below)
+
+
+def sample_tilt(
+    c_positive: Tensor | float, c_negative: Tensor | float, chance: Tensor, weight: float
+) -> Tensor:
+    """What the loss adds to the logits of labels that are drawn: see `sampled`.
+
+    chance: of an unknown entry of each label [L] to be there; known ones always are. weight: that
+    of an unknown entry.
+    """
+    tilted = partial(tilt, c_positive, c_negative, 1.0, device=chance.device)
+    return TILT * (tilted(weight * chance) - tilted(weight))
 
 
 def _positive_number(value: Tensor | float, device: torch.device) -> Tensor:

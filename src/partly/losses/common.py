@@ -49,6 +49,8 @@ def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor |
     Numbers and arrays must lie between 0 and 1. A tensor is taken as it is: whoever looks at its
     values waits for the GPU.
     """
+    if isinstance(chance, float) and 0 <= chance <= 1:
+        return chance
     if not isinstance(chance, Tensor):
         try:
             values = np.asarray(chance, dtype=np.float64)
@@ -61,7 +63,10 @@ def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor |
             return float(values)
         chance = torch.from_numpy(values)
     layout_of(chance, logits.shape, name)
-    return chance.to(device=logits.device, dtype=working(logits).dtype)
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    if chance.dtype == dtype and chance.device == logits.device:  # mostly, and asking is quicker
+        return chance
+    return chance.to(device=logits.device, dtype=dtype)
 
 
 def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value") -> str:

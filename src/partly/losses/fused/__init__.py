@@ -35,7 +35,7 @@ from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
 from partly.losses.common import RARE, as_chance, layout_of, working
 from partly.losses.fused.common import DTYPES, Answer, pack, unpack
-from partly.pseudo import posterior
+from partly.pseudo import posterior, sample_tilt
 from partly.schedules import attention
 
 __all__ = ["asl", "bce", "paper_loss", "partly"]
@@ -149,6 +149,8 @@ def partly(
     picked: Tensor | None = None,
     share: str = "off",
     gamma: float = 0.05,
+    chance: Tensor | None = None,
+    factor: float = 1.0,
     emphasis: Tensor | None = None,
     store: str | None = "float32",
     backend: Backend = "auto",
@@ -159,8 +161,9 @@ def partly(
     attention (σ + 0.003)^focus, which is 1 on the mean. c₊ and c₋: `pseudo.posterior`, one number,
     one a label [L], an image [B, 1] or an entry [B, L]. targets="prediction" learns from σ as it
     is. focus: one number or one a label. weight: of an unknown entry; where they are `picked` with
-    a chance of q, those stand for all of them. emphasis [B, L]: a factor of each entry; it is for
-    the plain function alone.
+    a chance of q, those stand for all of them. chance [L]: of each label to be among these, where
+    they are drawn: the loss sees logits with the tilt of `pseudo.sample_tilt`. factor: of the loss.
+    emphasis [B, L]: a factor of each entry; it is for the plain function alone.
     """
     words = {"targets": (targets, TARGETS), "share": (share, SHARES)}
     if store is not None:
@@ -170,10 +173,14 @@ def partly(
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
     layout_of(focus, logits.shape, "focus")
+    if isinstance(focus, Tensor):
+        focus = focus.to(logits.device, working(logits).dtype)
     picked = None if picked is None else picked.bool()
     own = weight / q if q else 0.0
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
-    inputs = (labels, teacher, picked, c_positive, c_negative, focus, weight, own)
+    inputs = (
+        labels, teacher, picked, c_positive, c_negative, focus, chance, weight, own, factor,
+    )  # fmt: skip
     computed_by = backend if emphasis is None else "plain"
     found = _compute("partly", computed_by, logits, inputs, options)
     if found is not None:
@@ -186,15 +193,18 @@ def partly(
             believed, c_positive=c_positive, c_negative=c_negative, alpha=alpha, beta=beta,
             weight_unknown=weight,
         )  # fmt: skip
+    x = logits
+    if chance is not None:
+        x = working(logits) + sample_tilt(c_positive, c_negative, chance, weight)
     terms = entropy.consistent(
-        logits, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
+        x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
     if isinstance(focus, Tensor) or focus != 0:
         attended = (expected + RARE) ** focus
         terms = terms * (attended / attended.mean())
     if emphasis is not None:
         terms = terms * emphasis
-    return terms.mean(), None if store is None else pack(belief, store)
+    return factor * terms.mean(), None if store is None else pack(belief, store)
 
 
 # Who computes

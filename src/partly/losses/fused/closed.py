@@ -16,7 +16,7 @@ from torch import Tensor
 from partly.losses.common import RARE, working
 from partly.losses.fused.common import Answer, pack, unpack
 from partly.losses.paper import penalty
-from partly.pseudo import SMALLEST
+from partly.pseudo import SMALLEST, sample_tilt
 
 Number = Tensor | float
 
@@ -48,17 +48,18 @@ def partly(
     c_positive: Tensor | float,
     c_negative: Tensor | float,
     focus: Tensor | float,
+    chance: Tensor | None,
     trust: float,
     weight: float,
+    factor: float,
     **options: Any,
 ) -> Answer:
     # Before the loop: within it, what is one number a label would be computed for every entry.
     tilt = _tilt(c_positive, c_negative, trust, logits.device)
+    shift = None if chance is None else sample_tilt(c_positive, c_negative, chance, trust)
     attentive = isinstance(focus, Tensor) or focus != 0
-    if isinstance(focus, Tensor):
-        focus = focus.to(logits.device, torch.float32)
     return _run(
-        _partly, logits, labels, teacher, picked, tilt, focus, weight,
+        _partly, logits, labels, teacher, picked, tilt, focus, shift, weight, factor,
         attentive=attentive, **options,
     )  # fmt: skip
 
@@ -178,7 +179,9 @@ def _partly(
     picked: Tensor | None,
     tilt: Tensor,
     focus: Tensor,
+    shift: Tensor | None,
     weight: Tensor,
+    factor: Tensor,
     *,
     targets: str,
     share: str,
@@ -189,6 +192,8 @@ def _partly(
     x = working(logits)
     positive, known = _masks(labels, x)
     believed = x if teacher is None else working(teacher)
+    if shift is not None:
+        x = x + shift.to(x.dtype)
     alpha, beta = _balance(positive, known, gamma, share)
     expected = torch.sigmoid(believed)
     belief = expected
@@ -205,7 +210,7 @@ def _partly(
     if attentive:
         attention = torch.exp(focus * torch.log(expected + RARE))  # quicker than a power
         part = part * attention / attention.mean()
-    part = part / x.numel()
+    part = part * (factor.to(x.dtype) / x.numel())
     fresh = None if store is None else pack(belief, store)
     return _summed(x, part * value), (part * slope).to(_kept(logits)), fresh
 

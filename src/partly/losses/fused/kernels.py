@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
+from partly import pseudo as beliefs
 from partly.losses.common import RARE, layout_of
 from partly.losses.fused.common import DTYPES, Answer
 from partly.losses.paper import TRIVIAL
-from partly.pseudo import SMALLEST
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WARPS = 8
@@ -33,12 +33,12 @@ MANY = 1 << 24  # entries
 ALONE = 1 << 15  # up to here one program does everything, and its sum is the loss
 ALONE_TILE, ALONE_WARPS = 4096, 16
 SURVEY_TILE = 4096
-WIDTH, WIDEST = 512, 1024  # columns of a tile; of one program's that works alone
+WIDTH = 1024  # columns of a tile, at most
 FEW_SUMS = 1024  # of a survey, that each program of the main kernel adds up for itself
 PROGRAMS = 512  # enough to keep a GPU busy
 FAST = tl.constexpr(not INTERPRETED)  # the interpreter has no fast arithmetic
 DOUBTFUL = tl.constexpr(math.log(TRIVIAL / (1 - TRIVIAL)))  # as a logit
-LEAST = tl.constexpr(SMALLEST)
+LEAST = tl.constexpr(beliefs.SMALLEST)
 SELDOM = tl.constexpr(RARE)
 
 
@@ -88,7 +88,7 @@ def _probability(x):
 
 @triton.jit
 def _sides(x):
-    """log(1 + e^-|x|), σ(x) and σ(-x).
+    """log(1 + e^-|x|), σ(x), σ(-x) and e^-|x|.
 
     The logarithm is a polynomial of e^-|x| in [0, 1], 2e-7 off at most, and right for tiny values:
     a sum of many of them is, too.
@@ -105,13 +105,20 @@ def _sides(x):
     high = _over(1.0, 1 + small)  # σ(|x|)
     low = small * high
     right = x >= 0
-    return slope * small, tl.where(right, high, low), tl.where(right, low, high)
+    return slope * small, tl.where(right, high, low), tl.where(right, low, high), small
+
+
+@triton.jit
+def _moved(x, small, pull):
+    """σ(x - log pull), from small = e^-|x|: the exponential, which takes long, is there already."""
+    right = x >= 0
+    return _over(tl.where(right, 1.0, small), tl.where(right, 1 + small * pull, small + pull))
 
 
 @triton.jit
 def _entropy(x, sides, target, alpha, beta):
     """-(α t log p + β (1-t) log(1-p)) and its slope in x."""
-    log, probability, opposite = sides
+    log, probability, opposite, _small = sides
     yes = alpha * target
     no = beta - beta * target
     value = yes * (tl.maximum(-x, 0.0) + log) + no * (tl.maximum(x, 0.0) + log)
@@ -168,16 +175,62 @@ def _sum_of(sums, which, count, COUNT: tl.constexpr):
 
 
 @triton.jit
-def _balance(sums, count, entries, gamma, SHARE: tl.constexpr, COUNT: tl.constexpr):
-    """α and β from a survey's counts of positive and of known entries."""
+def _balance(positive, known, entries, gamma, SHARE: tl.constexpr):
+    """α and β from how many entries are positive and how many known."""
     if SHARE == "off":
         return 1.0, 1.0
     else:
         total = entries
         if SHARE == "known":
-            total = tl.maximum(_sum_of(sums, 1, count, COUNT), 1.0)
-        beta = tl.maximum(_sum_of(sums, 0, count, COUNT) / total, gamma)
+            total = tl.maximum(known, 1.0)
+        beta = tl.maximum(positive / total, gamma)
         return 1 - beta, beta
+
+
+@triton.jit
+def _look_through(
+    believed,
+    labels,
+    row,
+    tiles,
+    rows,
+    columns,
+    sharpness,
+    images,
+    length,
+    ATTENTIVE: tl.constexpr,
+    COUNTED: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """Of a program's tiles: positive entries, known entries, and the sum of the attention."""
+    lines = rows[:, None] * length + columns[None, :]
+    positives = tl.zeros([ROWS, COLUMNS], tl.float32)
+    knowns = tl.zeros([ROWS, COLUMNS], tl.float32)
+    attentions = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for _ in range(tiles):
+        base = row.to(tl.int64) * length
+        inside = (row + rows < images)[:, None] & (columns < length)[None, :]
+        if COUNTED:
+            label = tl.load(labels + base + lines, mask=inside, other=-1)
+            positives += (label == 1).to(tl.float32)
+            knowns += ((label == 1) | (label == 0)).to(tl.float32)
+        if ATTENTIVE:
+            x = tl.load(believed + base + lines, mask=inside, other=0.0).to(tl.float32)
+            attentions += tl.where(inside, _attention(_probability(x), sharpness), 0.0)
+        row += ROWS
+    positive = tl.sum(tl.sum(positives, axis=1))
+    known = tl.sum(tl.sum(knowns, axis=1))
+    return positive, known, tl.sum(tl.sum(attentions, axis=1))
+
+
+@triton.jit
+def _is_above(x, PENALTY: tl.constexpr):
+    """Whether a prediction is one by which an image is not one the model says "no" to."""
+    if PENALTY == "text":
+        return x >= DOUBTFUL
+    else:
+        return x > DOUBTFUL
 
 
 @triton.jit
@@ -193,10 +246,25 @@ def _tilt(c_positive, c_negative, weight, log_ratio):
     """What is added to a model's logit to make it the posterior's: see `pseudo.posterior`."""
     left_positive = tl.maximum(1 - c_positive, LEAST)
     left_negative = tl.maximum(1 - c_negative, LEAST)
-    seen_positive = tl.maximum(c_positive + (1 - c_positive) * weight, LEAST)
-    seen_negative = tl.maximum(c_negative + (1 - c_negative) * weight, LEAST)
-    odds = _over(left_positive * seen_negative, left_negative * seen_positive)
-    return _log(odds) - log_ratio
+    above = left_positive * _seen(c_negative, weight)
+    below = left_negative * _seen(c_positive, weight)
+    return _log(_over(above, below)) - log_ratio
+
+
+@triton.jit
+def _seen(chance, weight):
+    """What annotation and weight leave of positives, or of negatives."""
+    return tl.maximum(chance + (1 - chance) * weight, LEAST)
+
+
+@triton.jit
+def _shift(c_positive, c_negative, weight, chance, strength):
+    """What is added to the logits of labels that are drawn: see `pseudo.sample_tilt`."""
+    odds = _over(
+        _seen(c_positive, weight * chance) * _seen(c_negative, weight),
+        _seen(c_negative, weight * chance) * _seen(c_positive, weight),
+    )
+    return strength * _log(odds)
 
 
 # Kernels
@@ -231,7 +299,7 @@ def _asymmetric_kernel(
         label = tl.load(labels + start + places, mask=inside, other=-1)
         positive = label == 1
         if CLIPPED or POSITIVE_POWER != 0 or NEGATIVE_POWER != 0:
-            log, probability, opposite = _sides(x)
+            log, probability, opposite, _small = _sides(x)
             focus = _raise(opposite, gamma_positive, POSITIVE_POWER)
             value = focus * (tl.maximum(-x, 0.0) + log)
             slope = -focus * opposite
@@ -247,7 +315,7 @@ def _asymmetric_kernel(
             slope = tl.where(positive, slope, pull)
         else:
             x = tl.where(positive, -x, x)
-            log, probability, opposite = _sides(x)
+            log, probability, opposite, _small = _sides(x)
             value = tl.maximum(x, 0.0) + log
             slope = tl.where(positive, -probability, probability)
         counts = inside if UNKNOWN == "negative" else positive | (label == 0)
@@ -316,8 +384,7 @@ def _paper_survey(
             inside = exists[:, None] & (start + places < end)[None, :]
             x = tl.load(logits + base + start + lines, mask=inside, other=-float("inf"))
             x = x.to(tl.float32)
-            above = x >= DOUBTFUL if PENALTY == "text" else x > DOUBTFUL
-            found = tl.maximum(found, tl.max(above.to(tl.int32), axis=1))
+            found = tl.maximum(found, tl.max(_is_above(x, PENALTY).to(tl.int32), axis=1))
             missing = tl.sum(tl.where(exists, 1 - found, 0))
             start += COLUMNS
         tl.store(counts + 2 * cells + spots, found, mask=exists)
@@ -348,7 +415,8 @@ def _paper_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """unit: what one step of a pseudo-label is worth. weight: the paper's d."""
+    """unit: what one step of a pseudo-label is worth. weight: the paper's d. Without a survey this
+    one program sees all entries, and all of an image at once: it counts for itself."""
     program = tl.program_id(0)
     widths = tl.cdiv(length, COLUMNS)
     column = program % widths * COLUMNS
@@ -356,7 +424,16 @@ def _paper_kernel(
     rows = tl.arange(0, ROWS)
     places = _places(COLUMNS)
     lines = rows[:, None] * length + places[None, :]
-    alpha, beta = _balance(survey, surveyed, 1.0 * images * length, gamma, SHARE, SURVEYED)
+    positive, known_in_all = 0.0, 0.0
+    if survey is not None:
+        positive = _sum_of(survey, 0, surveyed, SURVEYED)
+        known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
+    elif SHARE != "off":
+        positive, known_in_all, _none = _look_through(
+            logits, labels, row, tiles, rows, places, 0.0, images, length,
+            False, True, ROWS, COLUMNS,
+        )  # fmt: skip
+    alpha, beta = _balance(positive, known_in_all, 1.0 * images * length, gamma, SHARE)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for _ in range(tiles):
         exists = row + rows < images
@@ -366,17 +443,29 @@ def _paper_kernel(
         label = tl.load(labels + base + lines, mask=inside, other=-1)
         old = tl.load(pseudo + base + lines, mask=inside, other=0).to(tl.float32) * unit
 
+        known = (label == 1) | (label == 0)
+        counted = inside
+        if picked is not None:
+            taken = tl.load(picked + base + lines, mask=inside, other=0)
+            counted = inside & (known | (taken != 0))
+
         known_entries = tl.zeros([ROWS], tl.int32)
         chosen_entries = tl.zeros([ROWS], tl.int32)
         above = tl.zeros([ROWS], tl.int32)
-        for split in range(splits):
-            spots = (row + rows) * splits + split
-            known_entries += tl.load(counts + spots, mask=exists, other=0)
-            spots += images * splits
-            chosen_entries += tl.load(counts + spots, mask=exists, other=0)
+        if counts is None:
+            known_entries += tl.sum(known.to(tl.int32), axis=1)
+            chosen_entries += tl.sum((counted & (known == 0)).to(tl.int32), axis=1)
             if PENALTY != "off":
+                above += tl.sum((_is_above(x, PENALTY) & inside).to(tl.int32), axis=1)
+        else:
+            for split in range(splits):
+                spots = (row + rows) * splits + split
+                known_entries += tl.load(counts + spots, mask=exists, other=0)
                 spots += images * splits
-                above += tl.load(counts + spots, mask=exists, other=0)
+                chosen_entries += tl.load(counts + spots, mask=exists, other=0)
+                if PENALTY != "off":
+                    spots += images * splits
+                    above += tl.load(counts + spots, mask=exists, other=0)
         doubled = tl.full([ROWS], 1.0, tl.float32) / images
         if PENALTY == "text":
             doubled = tl.where(above == 0, 2 * doubled, doubled)
@@ -384,12 +473,6 @@ def _paper_kernel(
             doubled = tl.where(above > 0, 2 * doubled, doubled)
         known_weight = doubled / tl.maximum(known_entries, 1)
         unknown_weight = weight * doubled / tl.maximum(chosen_entries, 1)
-
-        known = (label == 1) | (label == 0)
-        counted = inside
-        if picked is not None:
-            taken = tl.load(picked + base + lines, mask=inside, other=0)
-            counted = inside & (known | (taken != 0))
         target = tl.where(known, (label == 1).to(tl.float32), old)
         share = tl.where(known, known_weight[:, None], unknown_weight[:, None])
         sides = _sides(x)
@@ -418,34 +501,23 @@ def _partly_survey(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of the batch: positive entries, known entries, and the sum of the attention."""
+    """What `_look_through` finds, of each program."""
     program = tl.program_id(0)
     widths = tl.cdiv(length, COLUMNS)
     row = program // widths * (tiles * ROWS)
     columns = program % widths * COLUMNS + _places(COLUMNS)
     rows = tl.arange(0, ROWS)
-    lines = rows[:, None] * length + columns[None, :]
     sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
-    positives = tl.zeros([ROWS, COLUMNS], tl.float32)
-    knowns = tl.zeros([ROWS, COLUMNS], tl.float32)
-    attentions = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for _ in range(tiles):
-        base = row.to(tl.int64) * length
-        inside = (row + rows < images)[:, None] & (columns < length)[None, :]
-        if COUNTED:
-            label = tl.load(labels + base + lines, mask=inside, other=-1)
-            positives += (label == 1).to(tl.float32)
-            knowns += ((label == 1) | (label == 0)).to(tl.float32)
-        if ATTENTIVE:
-            x = tl.load(believed + base + lines, mask=inside, other=0.0).to(tl.float32)
-            attentions += tl.where(inside, _attention(_probability(x), sharpness), 0.0)
-        row += ROWS
+    positive, known, attention = _look_through(
+        believed, labels, row, tiles, rows, columns, sharpness, images, length,
+        ATTENTIVE, COUNTED, ROWS, COLUMNS,
+    )  # fmt: skip
     count = tl.num_programs(0)
     if COUNTED:
-        tl.store(sums + program, tl.sum(tl.sum(positives, axis=1)))
-        tl.store(sums + count + program, tl.sum(tl.sum(knowns, axis=1)))
+        tl.store(sums + program, positive)
+        tl.store(sums + count + program, known)
     if ATTENTIVE:
-        tl.store(sums + 2 * count + program, tl.sum(tl.sum(attentions, axis=1)))
+        tl.store(sums + 2 * count + program, attention)
 
 
 @triton.jit
@@ -457,6 +529,7 @@ def _partly_kernel(
     c_positive,
     c_negative,
     focus,
+    chance,
     survey,
     gradient,
     fresh,
@@ -467,6 +540,8 @@ def _partly_kernel(
     surveyed,
     trust,
     weight,
+    factor,
+    strength,
     gamma,
     TARGETS: tl.constexpr,
     ATTENTIVE: tl.constexpr,
@@ -479,7 +554,9 @@ def _partly_kernel(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """trust: the weight that the model was fitted with; weight: that of an unknown entry here."""
+    """trust: the weight that the model was fitted with; weight: that of an unknown entry here.
+    factor: of the loss. strength: of the tilt by `chance`. Without a survey this one program sees
+    all entries."""
     program = tl.program_id(0)
     widths = tl.cdiv(length, COLUMNS)
     row = program // widths * (tiles * ROWS)
@@ -487,18 +564,40 @@ def _partly_kernel(
     rows = tl.arange(0, ROWS)
     lines = rows[:, None] * length + columns[None, :]
     entries = 1.0 * images * length
-    alpha, beta = _balance(survey, surveyed, entries, gamma, SHARE, SURVEYED)
+    sharpness = 0.0
+    if ATTENTIVE:
+        sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
+    positive, known_in_all, attention = 0.0, 0.0, entries
+    if SHARE != "off" or ATTENTIVE:
+        if survey is None:
+            positive, known_in_all, attention = _look_through(
+                logits if teacher is None else teacher, labels, row, tiles, rows, columns,
+                sharpness, images, length, ATTENTIVE, SHARE != "off", ROWS, COLUMNS,
+            )  # fmt: skip
+        else:
+            if SHARE != "off":
+                positive = _sum_of(survey, 0, surveyed, SURVEYED)
+                known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
+            if ATTENTIVE:
+                attention = _sum_of(survey, 2, surveyed, SURVEYED)
+    alpha, beta = _balance(positive, known_in_all, entries, gamma, SHARE)
     log_ratio = 0.0
     if SHARE != "off":
         log_ratio = tl.log(tl.maximum(alpha / beta, LEAST))
-    scale = 1 / entries
+    scale = factor / entries
     if ATTENTIVE:
-        scale = 1 / _sum_of(survey, 2, surveyed, SURVEYED)
-        sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
-    if TARGETS == "posterior" and not BY_IMAGE:  # the same for all rows
+        scale = factor / attention
+    drawn = 1.0
+    if chance is not None:
+        drawn = _read(chance, row, rows, columns, images, length, "label")
+    shift = 0.0
+    if not BY_IMAGE:  # the same for all rows
         positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
         negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
         tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
+        if chance is not None:
+            shift = _shift(positive_chance, negative_chance, trust, drawn, strength)
+        pull = tl.exp(shift - tilt)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for _ in range(tiles):
         base = row.to(tl.int64) * length
@@ -508,20 +607,28 @@ def _partly_kernel(
         believed = x
         if teacher is not None:
             believed = tl.load(teacher + base + lines, mask=inside, other=0.0).to(tl.float32)
+        if BY_IMAGE:
+            positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
+            negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
+            tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
+            if chance is not None:
+                shift = _shift(positive_chance, negative_chance, trust, drawn, strength)
+        if chance is not None:
+            x += shift
         sides = _sides(x)
         belief = sides[1]
-        if teacher is not None and (ATTENTIVE or TARGETS == "prediction"):
-            belief = _probability(believed)
+        if teacher is not None or chance is not None:  # noqa: SIM102, Triton chains no `and`
+            if ATTENTIVE or TARGETS == "prediction":
+                belief = _probability(believed)
         known = (label == 1) | (label == 0)
         share = tl.where(known, 1.0, weight)
         if ATTENTIVE:
             share = share * _attention(belief, sharpness)
         if TARGETS == "posterior":
-            if BY_IMAGE:
-                positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
-                negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
-                tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
-            belief = _probability(believed + tilt)
+            if teacher is None and not BY_IMAGE:
+                belief = _moved(x, sides[3], pull)
+            else:
+                belief = _probability(believed + tilt)
         counted = inside
         if picked is not None:
             taken = tl.load(picked + base + lines, mask=inside, other=0)
@@ -612,20 +719,11 @@ def paper_loss(
 ) -> Answer:
     images, length = logits.shape
     picked = _bytes(picked)
-    columns = min(_power_above(length), SURVEY_TILE)
-    rows = SURVEY_TILE // columns
-    tall, wide = _ceil(images, rows), _ceil(length, columns)
-    stretch = _ceil(wide, min(wide, _ceil(PROGRAMS, tall))) * columns
-    splits = _ceil(length, stretch)
-    surveyed = tall * splits
-    counts = torch.empty(3 * images * splits, dtype=torch.int32, device=logits.device)
-    survey = torch.empty(2, surveyed, dtype=torch.float32, device=logits.device)
-    _paper_survey[(surveyed,)](
-        logits, labels, picked, counts, survey, images, length, splits, stretch,
-        PENALTY=p, ROWS=rows, COLUMNS=columns, num_warps=WARPS, enable_fp_fusion=True,
-    )  # fmt: skip
-    survey = _few(survey)
     rows, columns, tiles, programs, warps = _plan(images, length)
+    counts, survey, splits = None, None, 1
+    if programs > 1:
+        counts, survey, splits = _survey_paper(logits, labels, picked, p)
+    surveyed = 1 if survey is None else survey.shape[1]
     gradient, sums = _empty(logits, programs)
     fresh = torch.empty_like(logits, dtype=DTYPES[store])
     _paper_kernel[(programs,)](
@@ -642,19 +740,39 @@ def paper_loss(
         length,
         tiles,
         splits,
-        survey.shape[1],
+        surveyed,
         1 / 255 if pseudo.dtype == torch.uint8 else 1.0,
         float(weight),
         float(gamma),
         PENALTY=p,
         SHARE=share,
-        SURVEYED=_power_above(survey.shape[1]),
+        SURVEYED=_power_above(surveyed),
         ROWS=rows,
         COLUMNS=columns,
         num_warps=warps,
         enable_fp_fusion=True,
     )
     return _total(sums), gradient, fresh
+
+
+def _survey_paper(
+    logits: Tensor, labels: Tensor, picked: Tensor | None, p: str
+) -> tuple[Tensor, Tensor, int]:
+    """(counts, survey, splits): of each image, of all, and into how many parts an image falls."""
+    images, length = logits.shape
+    columns = min(_power_above(length), SURVEY_TILE)
+    rows = SURVEY_TILE // columns
+    tall, wide = _ceil(images, rows), _ceil(length, columns)
+    stretch = _ceil(wide, min(wide, _ceil(PROGRAMS, tall))) * columns
+    splits = _ceil(length, stretch)
+    surveyed = tall * splits
+    counts = torch.empty(3 * images * splits, dtype=torch.int32, device=logits.device)
+    survey = torch.empty(2, surveyed, dtype=torch.float32, device=logits.device)
+    _paper_survey[(surveyed,)](
+        logits, labels, picked, counts, survey, images, length, splits, stretch,
+        PENALTY=p, ROWS=rows, COLUMNS=columns, num_warps=WARPS, enable_fp_fusion=True,
+    )  # fmt: skip
+    return counts, _few(survey), splits
 
 
 def partly(
@@ -665,8 +783,10 @@ def partly(
     c_positive: Tensor | float,
     c_negative: Tensor | float,
     focus: Tensor | float,
+    chance: Tensor | None,
     trust: float,
     weight: float,
+    factor: float,
     *,
     targets: str,
     share: str,
@@ -676,14 +796,10 @@ def partly(
     images, length = logits.shape
     picked = _bytes(picked)
     attentive = isinstance(focus, Tensor) or focus != 0
-    c_positive, c_negative, focus = (
-        value.to(logits.device, torch.float32) if isinstance(value, Tensor) else float(value)
-        for value in (c_positive, c_negative, focus)
-    )
     rows, columns, tiles, programs, warps = _plan(images, length)
     layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative, focus)]
     survey = None
-    if attentive or share != "off":
+    if (attentive or share != "off") and programs > 1:
         survey = torch.empty(3, programs, dtype=torch.float32, device=logits.device)
         _partly_survey[(programs,)](
             logits if teacher is None else teacher, labels, focus, survey, images, length, tiles,
@@ -702,6 +818,7 @@ def partly(
         c_positive,
         c_negative,
         focus,
+        chance,
         survey,
         gradient,
         fresh,
@@ -712,6 +829,8 @@ def partly(
         surveyed,
         float(trust),
         float(weight),
+        float(factor),
+        float(beliefs.TILT),
         float(gamma),
         TARGETS=targets,
         ATTENTIVE=attentive,
@@ -742,8 +861,8 @@ def scale_(values: Tensor, factor: Tensor) -> Tensor:
 
 def _plan(images: int, length: int) -> tuple[int, int, int, int, int]:
     """(rows, columns, tiles, programs, warps): the shape of a tile, and who works on how many."""
-    alone = images * length <= ALONE and length <= WIDEST
-    columns = min(_power_above(length), WIDEST if alone else WIDTH)
+    alone = images * length <= ALONE and length <= WIDTH
+    columns = min(_power_above(length), WIDTH)
     rows = (ALONE_TILE if alone else TILE) // columns
     tall, wide = _ceil(images, rows), _ceil(length, columns)
     tiles = tall if alone else TILES if images * length >= MANY else 1
