@@ -90,9 +90,9 @@ def run(
             if state.step == min(WARM, state.steps_per_epoch // 2):
                 _wait(gpu)
                 began, first = time.perf_counter(), state.step
-            training.take_step(state, rows, inputs)
             if state.sampled is not None:
-                labels.append(len(state.sampled.columns))
+                labels.append(len(state.sampled.ahead[state.step].columns))
+            training.take_step(state, rows, inputs)
         _wait(gpu)
         seconds.append((time.perf_counter() - began) / (state.step - first))
         state.epoch += 1

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from builders import partly_works
-from partly import methods, propensity, sampled
+from partly import methods, propensity, pseudo, sampled
 from partly.config import Config
 from partly.errors import ConfigError
 from partly.labels import LabelTable
@@ -52,7 +52,7 @@ def test_a_step_is_about_all_known_labels_and_a_share_of_the_others() -> None:
     head, known = open_head(table), np.unique(table.known_columns(rows))
     counts = np.zeros(LABELS)
     for step in range(2000):
-        columns = head.draw(rows, 1, step)
+        columns = head.draw(rows, 1, step).columns.numpy()
         assert (np.diff(columns) > 0).all()
         counts[columns] += 1
     assert (counts[known] == 2000).all()
@@ -62,53 +62,94 @@ def test_a_step_is_about_all_known_labels_and_a_share_of_the_others() -> None:
 
 
 def test_many_labels_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sampled, "MANY", 8)
-    monkeypatch.setattr(sampled, "ROUND", 8)
+    monkeypatch.setattr(SampledHead, "round_to", lambda *_: 8)
     head, rows = open_head(many_labels()), np.arange(4)
     for step in range(50):
-        columns = head.draw(rows, 1, step)
+        columns = head.draw(rows, 1, step).columns.numpy()
         assert len(columns) % 8 == 0
         assert (np.diff(columns) > 0).all()
-        assert not head.marked.any()
+
+
+def test_how_far_labels_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    head, few = open_head(many_labels()), open_head(many_labels(), 0.9)
+    assert head.round_to(4, 0.1) == 1  # too few to matter
+    monkeypatch.setattr(sampled, "MANY", 16)
+    for images, unit in ((4, 1), (16, 2)):
+        drawn = LABELS - head.missed(images, 0.1).sum()
+        assert head.round_to(images, 0.1) == unit
+        assert unit * 16 <= drawn < unit * 32
+    assert few.round_to(4, 0.9) == 1  # nearly all: there is no room
 
 
 def test_draws_follow_the_seed_and_the_step_alone() -> None:
     table, rows = many_labels(), np.arange(4)
     first, again = open_head(table), open_head(table)
     again.draw(rows, 1, 3)
-    assert (first.draw(rows, 1, 5) == again.draw(rows, 1, 5)).all()
-    assert len(first.draw(rows, 1, 5)) != LABELS
-    assert not np.array_equal(first.draw(rows, 1, 5), first.draw(rows, 1, 6))
-    assert not np.array_equal(first.draw(rows, 1, 5), open_head(table, seed=1).draw(rows, 1, 5))
+
+    def drawn(head: SampledHead, step: int) -> list[int]:
+        return head.draw(rows, 1, step).columns.tolist()
+
+    assert drawn(first, 5) == drawn(again, 5)
+    assert len(drawn(first, 5)) != LABELS
+    assert drawn(first, 5) != drawn(first, 6)
+    assert drawn(first, 5) != drawn(open_head(table, seed=1), 5)
+
+
+@pytest.mark.parametrize("rounding", [1, 8])
+def test_steps_that_are_drawn_together_are_those_that_are_drawn_alone(
+    rounding: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SampledHead, "round_to", lambda *_: rounding)
+    table, chunks = many_labels(), np.array_split(np.arange(50), 7)
+    together, alone = open_head(table), open_head(table)
+    together.look_ahead(chunks, 1, 10)
+    for step, rows in enumerate(chunks, start=10):
+        here, there = together.draw(rows, 1, step), alone.draw(rows, 1, step)
+        assert torch.equal(here.columns, there.columns)
+        for found in (here, there):
+            labels = torch.full((len(rows) * len(found.columns) + 1,), -1, dtype=torch.int8)
+            labels[found.places] = found.values
+            expected = table.dense(rows, found.columns.numpy())
+            assert np.array_equal(labels[:-1].view(len(rows), -1), expected)
+    assert not together.ahead
+
+
+def test_images_of_which_nothing_is_known_are_drawn_too() -> None:
+    table = LabelTable.from_dense([[1, -1, -1], [-1] * 3, [-1] * 3], features=np.zeros((3, 2)))
+    head = SampledHead(nn.Linear(2, 3), table, q=0.5, epochs=1, seed=0)
+    head.look_ahead([np.array([1]), np.array([2, 0])], 1, 0)
+    nothing, something = head.draw(np.array([1]), 1, 0), head.draw(np.array([2, 0]), 1, 1)
+    assert (nothing.places == len(nothing.columns)).all()
+    assert 0 in something.columns
+    assert something.values.sum() == 1
 
 
 def test_a_share_of_one_is_all_labels_and_a_ramp_gets_there() -> None:
     table, rows = many_labels(), np.arange(4)
-    assert len(open_head(table, 1.0).draw(rows, 1, 0)) == LABELS
+    assert len(open_head(table, 1.0).draw(rows, 1, 0).columns) == LABELS
     head = open_head(table, "0.05:1")
-    assert len(head.draw(rows, 1, 0)) < LABELS // 2
-    assert len(head.draw(rows, 4, 0)) == LABELS
+    assert len(head.draw(rows, 1, 0).columns) < LABELS // 2
+    assert len(head.draw(rows, 4, 0).columns) == LABELS
 
 
-@pytest.mark.parametrize("rounding", [10**9, 1])
+@pytest.mark.parametrize("rounding", [1, 16])
 def test_the_chance_of_a_label_to_be_drawn_is_what_it_is(
     rounding: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampled, "MANY", rounding)
-    monkeypatch.setattr(sampled, "ROUND", 16)
+    monkeypatch.setattr(SampledHead, "round_to", lambda *_: rounding)
     table, batch = many_labels(), 20
     head, random = open_head(table), np.random.default_rng(0)
     there = np.zeros(LABELS)
     for step in range(3000):
-        there[head.draw(random.choice(IMAGES, batch, replace=False), 1, step)] += 1
-    head.take(torch.arange(LABELS), batch, 1)
+        drawn = head.draw(random.choice(IMAGES, batch, replace=False), 1, step)
+        there[drawn.columns.numpy()] += 1
     assert abs(head.chance.numpy() - there / 3000).max() < 0.04
 
 
 def test_a_label_that_is_known_everywhere_is_always_there() -> None:
     table = LabelTable.from_dense([[1, -1, -1], [0, 1, -1]], features=np.zeros((2, FEATURES)))
     head = open_head(table)
-    head.take(torch.arange(3), 1, 1)
+    head.expect(1, 1)
     assert head.chance[0] == 1
     assert head.chance[2] == pytest.approx(0.1)
 
@@ -119,13 +160,14 @@ def test_only_the_drawn_rows_move_as_with_sparse_adam() -> None:
     weight, bias = (p.clone() for p in head.layer.parameters())
     table = nn.Embedding.from_pretrained(weight.clone(), freeze=False, sparse=True)
     ours = RowAdam([{"params": [p]} for p in head.layer.parameters()], head, lr=0.01)
-    theirs = torch.optim.SparseAdam(table.parameters(), lr=0.01, eps=1e-15)
+    theirs = torch.optim.SparseAdam(table.parameters(), lr=0.01, eps=1e-15, betas=(0, 0.999))
     for step in range(5):
         columns = torch.tensor([1, 4, 7 + step])
-        head.take(columns, 8, 1)
+        head.take(columns)
         slope = torch.randn(3, FEATURES)
         ((head.rows[0] * slope).sum() + head.rows[1].sum()).backward()
         (table(columns) * slope).sum().backward()
+        ours.set_pace()
         ours.step()
         theirs.step()
         theirs.zero_grad()
@@ -142,11 +184,13 @@ def test_decay_makes_up_for_the_steps_a_row_was_not_drawn() -> None:
     nn.init.ones_(head.layer.weight)
     group = {"params": list(head.layer.parameters()), "weight_decay": 0.5}
     optimiser = RowAdam([group], head, lr=0.0)
-    head.take(torch.tensor([3]), 2, 1)
+    head.expect(2, 1)
+    head.take(torch.tensor([3]))
     (0 * (head.rows[0].sum() + head.rows[1].sum())).backward()
     optimiser.step()
-    moved = optimiser.state[head.layer.weight]["mean"][3]
-    assert torch.allclose(moved, 0.1 * 0.5 / head.chance[3].expand(FEATURES))
+    square = optimiser.state[head.layer.weight]["square"][3]
+    pull = 0.5 / head.chance[3].expand(FEATURES)
+    assert torch.allclose(square, 0.001 * pull**2)
 
 
 @pytest.mark.parametrize("entries", [1, 50, 10_000])
@@ -213,7 +257,7 @@ def test_a_whole_tilt_leaves_rare_labels_as_likely_as_they_are(
     truth = table.counts_by_label().positive[rare].sum() / len(table)
     found = {}
     for tilt in (0.0, 0.5, 1.0):
-        monkeypatch.setattr(methods, "TILT", tilt)
+        monkeypatch.setattr(pseudo, "TILT", tilt)
         found[tilt] = expected()
     assert found[1.0] == pytest.approx(truth, rel=0.15)
     assert found[1.0] < found[0.5] < found[0.0]

@@ -143,9 +143,11 @@ class FeatureInputs:
         self.features = torch.tensor(features, dtype=torch.float32, device=device)
 
     def batches(self, chunks: Chunks, epoch: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
-        for chunk in chunks:
-            rows = torch.from_numpy(chunk)
-            yield rows, self.features[sent(rows, self.features.device)]
+        if not len(chunks):
+            return
+        every = sent(torch.from_numpy(np.concatenate(chunks)), self.features.device)
+        for chunk, rows in zip(chunks, every.split([*map(len, chunks)]), strict=True):
+            yield torch.from_numpy(chunk), self.features[rows]
 
 
 class ImageInputs:

@@ -59,7 +59,13 @@ def seed_of(seed: int, purpose: int, epoch: int, key: int) -> int:
     return int(bits(seed, purpose, epoch, np.array([key], np.int64), np.zeros(1, np.int64))[0])
 
 
-def order(seed: int, epoch: int, count: int) -> np.ndarray:
-    """A permutation of `count` rows for one epoch."""
-    rows = np.arange(count, dtype=np.int64)
-    return np.argsort(bits(seed, ORDER, epoch, rows, np.zeros(1, np.int64)), kind="stable")
+def order(seed: int, epoch: int, count: int, device: str = "cpu") -> np.ndarray:
+    """A permutation of `count` rows for one epoch; a GPU finds the same one, sooner."""
+    rows: Integers = np.arange(count, dtype=np.int64)
+    column: Integers = np.zeros(1, np.int64)
+    if device != "cuda":
+        return np.argsort(bits(seed, ORDER, epoch, rows, column), kind="stable")
+    import torch
+
+    rows, column = (torch.from_numpy(array).to(device) for array in (rows, column))
+    return bits(seed, ORDER, epoch, rows, column).argsort(stable=True).cpu().numpy()

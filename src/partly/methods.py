@@ -29,8 +29,7 @@ from partly.losses import fused
 from partly.losses.common import attend
 from partly.mixing import Mixture
 from partly.propensity import Propensity
-from partly.pseudo import PseudoLabels, chance_of_single, posterior, tilt
-from partly.sampled import TILT
+from partly.pseudo import PseudoLabels, chance_of_single, posterior, sample_tilt
 from partly.schedules import ramp
 
 
@@ -112,6 +111,7 @@ class Training:
     estimates: nn.Embedding | None = None  # trained beside the model, with its own learning rate
     teacher: str = "self"  # or whose logits the step asks for: the "average", or a "network"
     focus: float = 0.0  # how much likelier entries weigh more, where they do
+    steady: bool = False  # whether a step of drawn labels does the same in each epoch
     notes: list[str] = field(default_factory=list)  # what the method has decided, in sentences
 
     @cached_property
@@ -384,6 +384,9 @@ def _partly(
     if share == "off" and gamma != GAMMA:
         training.notes.append("gamma changes nothing without share=known or share=all")
     plain = (str(weight), str(q), share) in ((one, two, "off") for one in ONES for two in ONES)
+    training.steady = not training.audited and all(
+        ":" not in str(number) for number in (weight, q, surprising)
+    )
     training.teacher = choose_teacher(training, teacher, plain)
     known, labels = training.propensity, len(training.table.names)
     by_image = known.single and len(training.table) >= MANY and not training.sampled
@@ -422,18 +425,20 @@ def _partly(
             seen = batch.own if taught and batch.own is not None else batch.labels
             positive = chance_of_single(believed, seen, positive)
         chances: dict[str, Any] = {"c_positive": positive, "c_negative": negative}
-        x, emphasis = logits, None
-        if batch.chance is not None:
-            x = logits + batch.of_labels(sample_tilt(batch.chance, trust))
+        chance = None if batch.chance is None else batch.of_labels(batch.chance)
+        emphasis = None
         if power := ramp(surprising, batch.epoch, training.epochs, CALM):
+            x = logits
+            if chance is not None:
+                x = logits + sample_tilt(**chances, chance=chance, weight=trust)
             emphasis = losses.surprise(x, batch.labels, **chances) ** power
         if taught and batch.mixture is not None:
             return of_mixed(logits, believed, batch, chances, trust, taken, emphasis)
         loss, pseudo = fused.partly(
-            x,
+            logits,
             batch.labels,
             **chances,
-            teacher=None if x is logits and not taught else believed,
+            teacher=believed if taught else None,
             targets=targets,
             focus=sharpness if taught else batch.of_labels(own_focus) if attentive else 0.0,
             weight=trust,
@@ -441,23 +446,14 @@ def _partly(
             picked=training.pick(batch, taken),
             share=share,
             gamma=gamma,
+            chance=chance,
+            factor=batch.labels.shape[1] / labels,  # a mean over all labels, drawn or not
             emphasis=emphasis,
             store=None if audited is None else "float32",
         )
         if audited is not None and pseudo is not None:
             batch.remember(audited, pseudo)
-        if batch.columns is None:
-            return loss
-        return loss * (len(batch.columns) / labels)  # a mean over all labels, drawn or not
-
-    found: list[tuple[Tensor, float, Tensor]] = []  # the last tilt, and what it is for
-
-    def sample_tilt(chance: Tensor, trust: float) -> Tensor:
-        """What is added to logits [L] for the loss, where labels are drawn: see `sampled`."""
-        if not found or found[0][0] is not chance or found[0][1] != trust:
-            tilted = partial(tilt, c_positive, c_negative, 1.0, device=chance.device)
-            found[:] = [(chance, trust, TILT * (tilted(trust * chance) - tilted(trust)))]
-        return found[0][2]
+        return loss
 
     def of_mixed(
         logits: Tensor,

@@ -11,18 +11,21 @@ about
 
 The model would learn that unknown entries are rarer than they are, most of all those of rare
 labels. To weigh each 1/ρ times would be right on average, and so noisy that much less is learnt
-from as many steps. Instead the loss of `partly` sees logits that are tilted as the sample is, and
-what is learnt below the tilt needs none (`paper` takes means of what is drawn, as it says). A whole
-tilt leaves probabilities as good as a full head's, by
-their likelihood; half of it (TILT) ranks labels as well as a full head does, and calls rare ones
-likelier than they are. docs/performance.md has the figures.
+from as many steps. Instead the loss of `partly` sees logits that are tilted as the sample is
+(`pseudo.sample_tilt`), and what is learnt below the tilt needs none (`paper` takes means of what is
+drawn, as it says). A whole tilt leaves probabilities as good as a full head's, by their likelihood;
+half of it (`pseudo.TILT`) ranks labels as well as a full head does, and calls rare ones likelier
+than they are. docs/performance.md has the figures.
 
-Letters: B images of a batch, L labels, C of them drawn, F features.
+Letters: B images of a batch, L labels, C of them drawn, F features, S steps.
 """
 
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +33,28 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from partly import distributed, draws, metrics
+from partly.data import sent
 from partly.labels import LabelTable
 from partly.schedules import ramp
 
-TILT = 0.5  # of the sample's, that is taken off
-ROUND, MANY = 64, 1024  # so many labels or more are rounded up: such products are faster
-BETAS, EPSILON = (0.9, 0.999), 1e-15
+MANY = 1024  # labels of a step from which on their number is rounded up: see `round_to`
+MARKS = 1 << 25  # a mark a label and step, of the steps that are drawn at the same time
+TOGETHER = 256  # steps that are drawn at the same time, at most
+DECAY, EPSILON = 0.999, 1e-15
+
+
+class Drawn(NamedTuple):
+    """What a step is about, on the device.
+
+    rows [B] of the table. columns [C]: its labels, ascending; None: all of them. places and values
+    [K]: where known entries stand in the batch [B, C], read line by line, and what they are. A
+    place behind the last stands for none, where there are fewer than K.
+    """
+
+    rows: Tensor
+    columns: Tensor | None
+    places: Tensor
+    values: Tensor
 
 
 class SampledHead:
@@ -47,46 +66,132 @@ class SampledHead:
     def __init__(
         self, layer: nn.Linear, table: LabelTable, *, q: float | str, epochs: int, seed: int
     ) -> None:
-        self.layer, self.table = layer.requires_grad_(False), table
-        self.q, self.epochs, self.seed = q, epochs, seed
-        known = np.bincount(table.indices, minlength=len(table.names)) / len(table)
+        self.layer = layer.requires_grad_(False)
+        self.q, self.epochs, self.seed, self.labels = q, epochs, seed, len(table.names)
+        self.device = layer.weight.device
+        known = np.bincount(table.indices, minlength=self.labels) / len(table)
         with np.errstate(divide="ignore"):  # a label that is known in all images: always drawn
-            missed = torch.from_numpy(np.log1p(-known)).float()
-        self.log_missed = missed.to(layer.weight.device)  # log(1 - a) [L]
-        self.marked = np.zeros(len(table.names), dtype=bool)
-        self.columns = torch.zeros(0, dtype=torch.int64, device=layer.weight.device)
+            self.log_missed = np.log1p(-known)  # log(1 - a) [L]
+        self.known_of_row = np.diff(table.indptr)
+        self.indptr, self.indices, self.values = (
+            torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+            for array in (table.indptr, table.indices, table.values)
+        )
+        self.columns = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.rows: list[Tensor] = []
-        self.chance = torch.ones(len(table.names), device=layer.weight.device)  # ρ [L]
-        self.chance_of = (0, 0, False)  # so many images, in this epoch, rounded or not
+        self.chance = torch.ones(self.labels, device=self.device)  # ρ [L]
+        self.chance_of: tuple[int, float] | None = None  # so many images, at this q
+        self.ahead: dict[int, Drawn] = {}  # steps that come next
+        self._missed: dict[tuple[int, float], np.ndarray] = {}
 
-    def draw(self, rows: np.ndarray, epoch: int, step: int) -> np.ndarray:
-        """The labels of a step [C], ascending: known ones of these images, and a sample."""
-        labels, q = len(self.table.names), ramp(self.q, epoch, self.epochs)
-        if q >= 1:
-            return np.arange(labels)
+    # What a step is about
+
+    def missed(self, images: int, q: float) -> np.ndarray:
+        """1 - ρ [L] of a batch of so many images, before the number of labels is rounded up."""
+        if (images, q) not in self._missed:
+            self._missed = {key: kept for key, kept in self._missed.items() if key[1] == q}
+            self._missed[images, q] = np.exp(images * self.log_missed) * (1 - q)
+        return self._missed[images, q]
+
+    def round_to(self, images: int, q: float) -> int:
+        """The number of a step's labels is rounded up to a multiple of this: such products are
+        faster, and steps of the same shape need to be recorded once."""
+        drawn = self.labels - self.missed(images, q).sum()
+        if not MANY <= drawn <= self.labels / 2:
+            return 1
+        return int(2 ** (math.floor(math.log2(drawn)) - 4))
+
+    def steps_ahead(self, images: int) -> int:
+        """How many steps of so many images are drawn at the same time."""
+        entries = max(1, int(images * self.known_of_row.mean()))
+        return max(1, min(TOGETHER, MARKS // self.labels, MARKS // 16 // entries))
+
+    def look_ahead(self, chunks: Sequence[np.ndarray], epoch: int, step: int) -> None:
+        """Draw the labels of the steps that come next, from `step` on, of these rows each.
+
+        All of them at the same time, on the device: there is one question to a GPU about how many
+        there are, not one a step.
+        """
+        q, steps = ramp(self.q, epoch, self.epochs), len(chunks)
+        sizes = [len(chunk) for chunk in chunks]
+        every = np.concatenate(chunks)
+        known = np.add.reduceat(np.append(self.known_of_row[every], 0), np.cumsum([0, *sizes[:-1]]))
+        units = [self.round_to(size, q) for size in sizes]
+        device, count, total = self.device, len(every), int(known.sum())
+        rows = sent(torch.from_numpy(every), device)
+        images, unit, entries = sent(torch.from_numpy(np.array([sizes, units, known])), device)
+        number = torch.arange(max(count, total), device=device)
+        step_of = _repeat(number[:steps], images, count)
+        line_of = number[:count] - _before(images)[step_of]
+
+        # All known entries of these rows, one after another.
+        first, lengths = self.indptr[rows], self.indptr[rows + 1] - self.indptr[rows]
+        row = _repeat(number[:count], lengths, total)
+        position = (first - _before(lengths))[row] + number[:total]
+        column, value, at = self.indices[position].long(), self.values[position], step_of[row]
+
+        marked = torch.full((steps, self.labels), q >= 1, dtype=torch.bool, device=device)
+        marked[at, column] = True
+        if q < 1:
+            self._mark(marked, q, unit, max(units), step)
+        ranks = marked.cumsum(dim=1, dtype=torch.int32)
+        counts = ranks[:, -1].long()
+        columns = marked.nonzero()[:, 1]
+        place = line_of[row] * counts[at] + ranks[at, column] - 1
+
+        # The same number of places for each step; what is left over lies behind the last entry.
+        within = number[:total] - _before(entries)[at]
+        width = _roomy(int(known.max()))
+        places = (images * counts)[:, None].repeat(1, width)
+        values = torch.zeros(steps, width, dtype=torch.int8, device=device)
+        places[at, within], values[at, within] = place, value
+        parts = zip(rows.split(sizes), columns.split(counts.tolist()), places, values, strict=True)
+        self.ahead = {step + place: Drawn(*part) for place, part in enumerate(parts)}
+
+    def _mark(self, marked: Tensor, q: float, units: Tensor, largest: int, step: int) -> None:
+        """Mark a share q of the labels [S, L], and more until they are a multiple of units [S]."""
         # So many draws, some of them twice, leave out a label with a chance of 1 - q.
-        count = math.ceil(math.log1p(-q) / math.log1p(-1 / labels))
-        numbers = np.arange(count + 4 * ROUND)
-        drawn = draws.bits(self.seed, draws.PICK, step, numbers, np.zeros(1, np.int64)) % labels
-        self.marked[self.table.known_columns(rows)] = True
-        self.marked[drawn[:count]] = True
-        columns = np.flatnonzero(self.marked)
-        if len(columns) >= MANY:
-            more = drawn[count:][~self.marked[drawn[count:]]]
-            more = more[np.sort(np.unique(more, return_index=True)[1])]  # each once, as they came
-            self.marked[more[: -len(columns) % ROUND]] = True
-            columns = np.flatnonzero(self.marked)
-        self.marked[columns] = False
-        return columns
+        count = math.ceil(math.log1p(-q) / math.log1p(-1 / self.labels))
+        steps = torch.arange(step, step + len(marked), device=self.device)[:, None]
+        numbers = torch.arange(count + 4 * largest, device=self.device)
+        drawn = draws.bits(self.seed, draws.PICK, 0, steps, numbers) % self.labels
+        marked.scatter_(1, drawn[:, :count], True)
+        if largest == 1:
+            return
+        lacking = -marked.sum(dim=1) % units
+        more = drawn[:, count:]
+        ordered, order = more.sort(dim=1, stable=True)
+        again = torch.zeros_like(more, dtype=torch.bool)
+        again.scatter_(1, order[:, 1:], ordered[:, 1:] == ordered[:, :-1])
+        fresh = ~again & ~marked.gather(1, more)
+        fresh &= (
+            numbers[: 4 * largest] < 4 * units[:, None]
+        )  # whatever other steps are drawn with it
+        taken = fresh & (fresh.cumsum(dim=1) <= lacking[:, None])
+        at, number = taken.nonzero().unbind(1)
+        marked[at, more[at, number]] = True
 
-    def take(self, columns: Tensor, images: int, epoch: int) -> None:
-        """Take out the rows of these labels [C], for one step with so many images."""
-        rounded = len(columns) >= MANY
-        if self.chance_of != (images, epoch, rounded):
-            self.chance_of = (images, epoch, rounded)
-            more = ROUND / 2 / len(self.marked) if rounded else 0.0
-            left = 1 - min(1.0, ramp(self.q, epoch, self.epochs) + more)
-            self.chance = 1 - torch.exp(images * self.log_missed) * left
+    def draw(self, rows: np.ndarray, epoch: int, step: int) -> Drawn:
+        """What this step is about: known labels of these images, and a sample."""
+        if step not in self.ahead:
+            self.look_ahead([rows], epoch, step)
+        self.expect(len(rows), epoch)
+        return self.ahead.pop(step)
+
+    def expect(self, images: int, epoch: int) -> None:
+        """Settle the chance of each label to be drawn beside so many images."""
+        q = ramp(self.q, epoch, self.epochs)
+        if self.chance_of != (images, q):
+            self.chance_of = (images, q)
+            missed = self.missed(images, q)
+            more = (self.round_to(images, q) - 1) / 2  # labels, on average
+            missed = missed * (1 - more / max(missed.sum(), 1.0))
+            self.chance.copy_(torch.from_numpy(1 - missed))
+
+    # What a step does
+
+    def take(self, columns: Tensor) -> None:
+        """Take out the rows of these labels [C], for one step."""
         self.columns = columns
         self.rows = [p.index_select(0, columns).requires_grad_() for p in self.layer.parameters()]
 
@@ -101,41 +206,56 @@ class SampledHead:
         return linear(features, weight, bias)
 
 
-class RowAdam(torch.optim.Optimizer):
-    """Adam on the rows that a step has drawn; the others, and what is remembered of them, rest.
+def _before(counts: Tensor) -> Tensor:
+    """How many there are before each."""
+    return counts.cumsum(0) - counts
 
-    It does what `torch.optim.SparseAdam` does, without a sparse tensor: no row comes twice. As
-    there, the correction of a young average follows the steps of all rows: one that is first drawn
-    late takes a larger first step. To correct each row by its own visits learnt no better.
+
+def _repeat(values: Tensor, counts: Tensor, total: int) -> Tensor:
+    """Each value as often as it says, `total` in all: told that, nobody has to ask a GPU."""
+    return torch.repeat_interleave(values, counts, output_size=total)
+
+
+def _roomy(count: int) -> int:
+    """A number that is not below, of which there are few: eight up to its double."""
+    unit = 1 << max(0, count.bit_length() - 4)
+    return max(1, -(-count // unit) * unit)
+
+
+class RowAdam(torch.optim.Optimizer):
+    """Adam without momentum, on the rows that a step has drawn; the others rest.
+
+    Momentum spreads the move that a gradient causes over the ten steps or so after it. A row that
+    is seldom drawn rests in most of them, and would move a tenth as far as in a full head; without
+    momentum (β₁ = 0) the whole move is made at once. As with `torch.optim.SparseAdam`, the
+    correction of a young average follows the steps of all rows: one that is first drawn late takes
+    a larger first step. To correct each row by its own visits learnt no better.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], head: SampledHead, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
         self.head, self.steps = head, 0
+        self.pace = torch.zeros((), device=head.layer.weight.device)
+        for parameter in head.layer.parameters():
+            self.state[parameter]["square"] = torch.zeros_like(parameter)
+
+    def set_pace(self) -> None:
+        """What the learning rate is worth in the step that comes next; a GPU is told."""
+        self.steps += 1
+        self.pace.fill_(self.param_groups[0]["lr"] * (1 - DECAY**self.steps) ** 0.5)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        self.steps += 1
-        rates = {id(p): g for g in self.param_groups for p in g["params"]}
-        columns = self.head.columns
-        for parameter, rows in zip(self.head.layer.parameters(), self.head.rows, strict=True):
+        decays = {id(p): g["weight_decay"] for g in self.param_groups for p in g["params"]}
+        head = self.head
+        for parameter, rows in zip(head.layer.parameters(), head.rows, strict=True):
             assert rows.grad is not None
-            group, gradient = rates[id(parameter)], rows.grad
-            if group["weight_decay"]:  # at each step, had the row been drawn
-                pull = group["weight_decay"] / self.head.chance[columns]
-                gradient = gradient + rows.detach() * pull.view(-1, *[1] * (rows.ndim - 1))
-            state = self.state[parameter]
-            if not state:
-                state |= {name: torch.zeros_like(parameter) for name in ("mean", "square")}
-            mean, square = (state[name].index_select(0, columns) for name in ("mean", "square"))
-            mean.lerp_(gradient, 1 - BETAS[0])
-            square.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-            state["mean"].index_copy_(0, columns, mean)
-            state["square"].index_copy_(0, columns, square)
-            root = square.sqrt_().add_(EPSILON)
-            pace = (1 - BETAS[1] ** self.steps) ** 0.5 / (1 - BETAS[0] ** self.steps)
-            moved = rows.detach().addcdiv_(mean, root, value=-group["lr"] * pace)
-            parameter.index_copy_(0, columns, moved)
+            pull = None
+            if decay := decays[id(parameter)]:  # at each step, had the row been drawn
+                pull = decay / head.chance[head.columns]
+            square = self.state[parameter]["square"]
+            move = _mover() if parameter.is_cuda else move_rows
+            move(parameter, square, head.columns, rows.grad, pull, self.pace)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"steps": self.steps}
@@ -143,6 +263,37 @@ class RowAdam(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.steps = state_dict["steps"]
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "steps"})
+
+
+@cache
+def _mover() -> Callable[..., None]:
+    """Who moves rows on a GPU: one kernel, where Triton is installed."""
+    if find_spec("triton") is None:
+        return move_rows
+    kernels = import_module("partly.row_kernels")
+    return partial(kernels.move_rows, decay=DECAY, epsilon=EPSILON)
+
+
+def move_rows(
+    weights: Tensor,
+    square: Tensor,
+    columns: Tensor,
+    gradient: Tensor,
+    pull: Tensor | None,
+    pace: Tensor,
+) -> None:
+    """Adam's step without momentum, in place, on some rows of weights and their mean square [L, …].
+
+    columns [C]: which rows. gradient [C, …]: theirs. pull [C]: times the weights, it is added to
+    the gradient. pace: the learning rate, corrected for a young average.
+    """
+    rows = weights.index_select(0, columns)
+    if pull is not None:
+        gradient = gradient + rows * pull.view(-1, *[1] * (rows.ndim - 1))
+    mean = square.index_select(0, columns)
+    mean.mul_(DECAY).addcmul_(gradient, gradient, value=1 - DECAY)
+    square.index_copy_(0, columns, mean)
+    weights.index_copy_(0, columns, rows - pace * gradient / mean.sqrt_().add_(EPSILON))
 
 
 # --- all labels, block after block --------------------------------------------------------------

@@ -33,6 +33,7 @@ from partly.labels import LabelTable
 from partly.losses import fused
 from partly.processes import keep_memory
 from partly.progress import silent, tell
+from partly.recording import Recorder
 from partly.sampled import RowAdam, SampledHead
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # what SparseAdam remembers
@@ -51,6 +52,7 @@ class State:
     average: models.Classifier | None  # the exponential moving average of the weights
     network: nn.Module | None  # that teaches, where the method wants one
     sampled: SampledHead | None  # where a step is about some of the labels only
+    recorder: Recorder | None  # where steps are recorded
     optimisers: list[torch.optim.Optimizer]
     inputs: Inputs
     device: torch.device
@@ -92,10 +94,16 @@ class State:
         """What is left of this epoch, whose order is a function of (seed, epoch): the rows of each
         batch [B], and the inputs of this rank's part of it."""
         assert self.config.batch_size is not None
-        rows = draws.order(self.config.seed, self.epoch, len(self.training.table))
+        count, sorter = len(self.training.table), self.device.type
+        rows = draws.order(self.config.seed, self.epoch, count, sorter)
         chunks = split_into_chunks(rows, self.config.batch_size)[self.step_of_epoch :]
         parts = [distributed.own_part(chunk) for chunk in chunks]
-        for chunk, (_, inputs) in zip(chunks, self.inputs.batches(parts, self.epoch), strict=True):
+        ahead = 0 if self.sampled is None else self.sampled.steps_ahead(self.config.batch_size)
+        first, batches = self.step, self.inputs.batches(parts, self.epoch)
+        for number, (chunk, (_, inputs)) in enumerate(zip(chunks, batches, strict=True)):
+            if self.sampled is not None and number % ahead == 0:
+                following = chunks[number : number + ahead]
+                self.sampled.look_ahead(following, self.epoch, first + number)
             yield torch.from_numpy(chunk), inputs
 
     def found(self) -> dict[str, Any]:
@@ -277,6 +285,9 @@ def start(
     if config.head == "sampled":
         q = config.options.get("q", method.options["q"])
         sampled = SampledHead(model.head, table, q=q, epochs=config.epochs, seed=config.seed)
+    # A linear layer leaves a GPU little to do in a step, and Python much to tell it.
+    told = training.steady and training.kind == "linear" and device.type == "cuda"
+    recorded = told and sampled is not None and distributed.world() == 1
     network = None
     if training.teacher == "network":  # what it knows comes later: `training.learn_before`
         network = models.build(TEACHER, len(table.names), width).to(device)
@@ -297,6 +308,7 @@ def start(
         average=average,
         network=network and network.eval().requires_grad_(False),
         sampled=sampled,
+        recorder=Recorder() if recorded else None,
         optimisers=make_optimisers(model, training.estimates, config, sampled),
         inputs=inputs,
         device=device,

@@ -38,6 +38,7 @@ from partly.data import missing_images, sent
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import UNKNOWN, LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
+from partly.sampled import Drawn, RowAdam
 from partly.schedules import learning_rate_factor
 from partly.starting import TEACHER, State, introduce, look_through, open_eye, start
 
@@ -189,17 +190,47 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
 
     rows: of the whole batch. inputs: of this rank's part of it.
     """
-    batch = make_batch(state, rows.numpy())
+    drawn = draw(state, rows.numpy())
     distributed.draw_apart(state.config.seed, state.step)
     set_learning_rates(state)
-    batch = replace(batch, teacher=ask_teacher(state, rows, inputs))
+    state.step += 1
+    if state.recorder is None or drawn.columns is None:
+        return learn(state, drawn, inputs)
+    given = (drawn.rows, drawn.columns, drawn.places, drawn.values, inputs)
+    return state.recorder(partial(learn_from, state), *given)
+
+
+def draw(state: State, rows: np.ndarray) -> Drawn:
+    """What a step is about: all labels of these images, or those that are drawn.
+
+    Known labels are few: they are sent one by one, and put into their places there.
+    """
+    if state.sampled is not None:
+        return state.sampled.draw(rows, state.epoch, state.step)
+    places, values = (
+        sent(torch.from_numpy(array), state.device) for array in state.training.table.cells(rows)
+    )
+    return Drawn(sent(torch.from_numpy(rows), state.device), None, places, values)
+
+
+def learn_from(state: State, *tensors: Tensor) -> Tensor:
+    """`learn`, from the tensors it takes."""
+    return learn(state, Drawn(*tensors[:-1]), tensors[-1])
+
+
+def learn(state: State, drawn: Drawn, inputs: Tensor) -> Tensor:
+    """The part of a step that is the device's."""
+    batch = make_batch(state, drawn)
+    batch = replace(batch, teacher=ask_teacher(state, drawn.rows, inputs))
     batches: list[tuple[float | Tensor, methods.Batch]] = [(1.0, batch)]
     if state.config.mix != "none":
         inputs, batches = mix_batch(state, batch, inputs)
     with precision(state):
         seen = state.forward(inputs)
-        logits = (seen if state.sampled is None else state.sampled(seen)).float()
-    logits = distributed.whole(logits, len(rows))
+        logits = seen if state.sampled is None else state.sampled(seen)
+    if state.sampled is None or distributed.world() > 1:
+        logits = logits.float()  # the losses of drawn labels read half precision as it is
+    logits = distributed.whole(logits, len(drawn.rows))
     losses = [(weight, state.step_loss(logits, batch)) for weight, batch in batches]
     loss = losses[0][1] if len(losses) == 1 else sum_of(losses)
     for optimiser in state.optimisers:
@@ -208,11 +239,10 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     if state.sampled is not None:
         state.sampled.add_up_gradients()
     if state.config.clip:
-        drawn = [] if state.sampled is None else state.sampled.rows
-        nn.utils.clip_grad_norm_([*state.model.parameters(), *drawn], state.config.clip)
+        taken = [] if state.sampled is None else state.sampled.rows
+        nn.utils.clip_grad_norm_([*state.model.parameters(), *taken], state.config.clip)
     for optimiser in state.optimisers:
         optimiser.step()
-    state.step += 1
     state.loss_sum += loss.detach()
     if state.average is not None:
         move_average(state.average, state.model, state.config.ema or 0.0, state.step)
@@ -234,22 +264,18 @@ def ask_teacher(state: State, rows: Tensor, inputs: Tensor) -> Tensor | None:
         return distributed.whole(teacher(inputs).float(), len(rows))
 
 
-def make_batch(state: State, rows: np.ndarray) -> methods.Batch:
-    """What a method needs to know of these images, of all labels or of those that are drawn.
-
-    Known labels are few: they are sent one by one, and put into their places there.
-    """
-    table, sampled = state.training.table, state.sampled
-    columns = None if sampled is None else sampled.draw(rows, state.epoch, state.step)
-    width = len(table.names) if columns is None else len(columns)
-    labels = torch.full((len(rows), width), UNKNOWN, dtype=torch.int8, device=state.device)
-    places, values = (sent(torch.from_numpy(a), state.device) for a in table.cells(rows, columns))
-    labels.view(-1)[places] = values
-    batch = methods.Batch(sent(torch.from_numpy(rows), state.device), labels, state.epoch)
-    if sampled is None or columns is None:
+def make_batch(state: State, drawn: Drawn) -> methods.Batch:
+    """What a method needs to know of these images, of all labels or of those that are drawn."""
+    rows, columns, places, values = drawn
+    width = len(state.training.table.names) if columns is None else len(columns)
+    # One more, behind the last: the place of what stands for none.
+    cells = torch.full((len(rows) * width + 1,), UNKNOWN, dtype=torch.int8, device=state.device)
+    cells[places] = values
+    batch = methods.Batch(rows, cells[:-1].view(len(rows), width), state.epoch)
+    if state.sampled is None or columns is None:
         return batch
-    sampled.take(sent(torch.from_numpy(columns), state.device), len(rows), state.epoch)
-    return replace(batch, columns=sampled.columns, chance=sampled.chance)
+    state.sampled.take(columns)
+    return replace(batch, columns=columns, chance=state.sampled.chance)
 
 
 def mix_batch(
@@ -274,6 +300,8 @@ def set_learning_rates(state: State) -> None:
     for optimiser in state.optimisers:
         for group in optimiser.param_groups:
             group["lr"] = group["base_lr"] * factor
+        if isinstance(optimiser, RowAdam):
+            optimiser.set_pace()
 
 
 def precision(state: State) -> AbstractContextManager[Any]:

@@ -1,0 +1,67 @@
+"""Work that a GPU does again and again, recorded once and replayed (CUDA graphs).
+
+What enters: a function that launches work on a GPU, and its tensors. What leaves: the tensor it
+returns. A step of many small kernels takes Python longer to tell than the GPU to do; a recording is
+told in one word. What is recorded must be the same each time but for what its tensors hold: it asks
+the GPU nothing, and keeps what it changes where it is.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from partly.errors import PartlyWarning
+
+BEFORE = 2  # times that a shape is seen to, before it is recorded: what is made once is made then
+MOST = 16  # shapes that are recorded
+
+
+class Recorder:
+    """Replays work on tensors whose shapes have come before."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[Any] = Counter()
+        self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
+        self.replayed = 0
+        self.pool: Any = None
+
+    def __call__(self, work: Callable[..., Tensor], *given: Tensor) -> Tensor:
+        """work(*given). What it returns is overwritten by the next call."""
+        shapes = tuple(tensor.shape for tensor in given)
+        if shapes not in self.recorded:
+            self.seen[shapes] += 1
+            if self.seen[shapes] <= BEFORE or len(self.recorded) == MOST:
+                return work(*given)
+            try:
+                self.recorded[shapes] = self._record(work, given)
+            except torch.cuda.OutOfMemoryError:
+                raise
+            except RuntimeError as error:
+                self.seen[shapes] = -(10**9)  # never again
+                reason = str(error).splitlines()[0]
+                warnings.warn(
+                    f"a step cannot be recorded, and goes on as ever: {reason}",
+                    PartlyWarning,
+                    stacklevel=2,
+                )
+                return work(*given)
+        graph, places, answer = self.recorded[shapes]
+        torch._foreach_copy_(places, list(given))
+        graph.replay()
+        self.replayed += 1
+        return answer
+
+    def _record(
+        self, work: Callable[..., Tensor], given: tuple[Tensor, ...]
+    ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
+        """Nothing is done yet: only its replay does it. Recordings share their memory."""
+        places = [tensor.clone() for tensor in given]
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            answer = work(*places)
+        self.pool = graph.pool()
+        return graph, places, answer

@@ -1,0 +1,62 @@
+"""Rows that a kernel moves are those that plain operations move.
+
+The kernel runs in Triton's interpreter, on the CPU, in a process of its own; as it is where there
+is a GPU.
+"""
+
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+
+from partly import sampled
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+LABELS, DRAWN = 40, 9
+
+
+def test_rows_in_the_interpreter() -> None:
+    pytest.importorskip("triton")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
+    ran = subprocess.run(
+        [*command, "-k", "as_plain"],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " passed" in ran.stdout
+
+
+@pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="no GPU")
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (512,), (1500,)])
+@pytest.mark.parametrize("pulled", [False, True])
+def test_as_plain_operations(
+    shape: tuple[int, ...], pulled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from partly import row_kernels
+
+    monkeypatch.setattr(row_kernels, "WIDEST", 128)
+    device = "cpu" if INTERPRETED else "cuda"
+    generator = torch.Generator().manual_seed(0)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(size, generator=generator).to(device)
+
+    weights, square = normal(LABELS, *shape), normal(LABELS, *shape).square()
+    columns = torch.randperm(LABELS, generator=generator)[:DRAWN].to(device)
+    gradient, pull = normal(DRAWN, *shape), normal(DRAWN).square() if pulled else None
+    given = columns, gradient, pull, torch.tensor(0.01, device=device)
+    expected, found = [weights.clone(), square.clone()], [weights.clone(), square.clone()]
+    sampled.move_rows(*expected, *given)
+    decays = {"decay": sampled.DECAY, "epsilon": sampled.EPSILON}
+    partial(row_kernels.move_rows, **decays)(*found, *given)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-7)
+    still = torch.ones(LABELS, dtype=torch.bool)
+    still[columns.cpu()] = False
+    assert torch.equal(found[0].cpu()[still], weights.cpu()[still])
+    assert not torch.equal(found[0], weights)
