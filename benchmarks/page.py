@@ -293,14 +293,16 @@ def plot_labels(results: Json) -> list[Panel]:
 def many_labels(results: Json) -> list[str]:
     lines = []
     for machine, entry in results["many_labels"].items():
-        head = ["", "ms a step", "times as fast", "labels a step", "GB", "P@1", "P@5", "PSP@5"]
+        figures = ["labels a step", "GB", "P@1", "P@5", "PSP@5"]
+        head = ["", "ms a step", "usual: × that", "full head: × that", *figures]
         keys = ("labels_a_step", "gigabytes", "P@1", "P@5", "PSP@5")
         found = entry["found"]
         rows = (
             [
                 name,
                 number(one["milliseconds"]),
-                times_as_fast(name, found),
+                times_as_fast(name, "usual", found),
+                times_as_fast(name, "q 1", found),
                 *(number(one.get(key)) for key in keys),
             ]
             for name, one in found.items()
@@ -314,10 +316,10 @@ def many_labels(results: Json) -> list[str]:
     return lines
 
 
-def times_as_fast(name: str, found: Json) -> str:
-    """Of a step with some of the labels, next to a step as it is usually written."""
-    usual = found.get(f"{name.split(',')[0]}, usual", {}).get("milliseconds")
-    return number(usual and usual / found[name]["milliseconds"])
+def times_as_fast(name: str, other: str, found: Json) -> str:
+    """How many times as long another step takes with batches of the same size."""
+    longer = found.get(f"{name.split(',')[0]}, {other}", {}).get("milliseconds")
+    return number(longer and longer / found[name]["milliseconds"])
 
 
 def seeds_of(count: int) -> str:
@@ -431,30 +433,35 @@ def stores(results: Json) -> list[str]:
     lines = []
     for machine, entry in results["stores"].items():
         size = entry["size"]
-        rows = [
-            ["disk: file", number(entry["memory of disk"]["file_bytes"] / 1e9)],
-            ["disk: memory of the process beyond it", gigabytes(entry, "disk")],
-            [f"sparse, {size['slots']} an image: memory", gigabytes(entry, "sparse")],
-        ]
         shape = f"{size['images']:,} images × {size['labels']:,} labels"
-        shape += f" (sparse: × {size['many']:,})"
-        lines += [f"**{machine}**: {shape}", "", *table(["", "GB, measured"], rows)]
-        head = [
-            "batch",
-            *(f"{kind}, ms" for kind in ("copy", "loss", "memory", "disk")),
-            "disk: × loss",
-        ]
-        lines += table(
-            head,
-            (
-                [
-                    batch,
-                    *map(number, found["milliseconds"].values()),
-                    number(found["disk_to"]["loss"]),
-                ]
-                for batch, found in entry["batches"].items()
-            ),
-        )
+        lines += [f"**{machine}**: {shape} (sparse: × {size['many']:,})", ""]
+        if "memory of disk" in entry:
+            rows = [
+                ["disk: file", number(entry["memory of disk"]["file_bytes"] / 1e9)],
+                ["disk: memory of the process beyond it", gigabytes(entry, "disk")],
+                [f"sparse, {size['slots']} an image: memory", gigabytes(entry, "sparse")],
+            ]
+            lines += table(["", "GB, measured"], rows)
+        if "batches" in entry:
+            kinds = ("copy", "loss", "memory", "disk")
+            head = ["batch", *(f"{kind}, ms" for kind in kinds), "disk: × loss"]
+            every = entry["batches"].items()
+            lines += table(
+                head,
+                (
+                    [batch, *map(number, one["milliseconds"].values())]
+                    + [number(one["disk_to"]["loss"])]
+                    for batch, one in every
+                ),
+            )
+        if "step" in entry:
+            found = entry["step"]
+            shape = f"{found['backbone']}, {found['pixels']} px, {found['batch']} images"
+            rows = [
+                [kind, number(taken), number(found["to_nowhere"][kind])]
+                for kind, taken in found["milliseconds"].items()
+            ]
+            lines += table([f"a step of {shape}, kept …", "ms", "× nowhere"], rows)
         lines += source(machine, entry, command_of("stores"), "seed 0")
     return lines
 

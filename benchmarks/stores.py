@@ -17,6 +17,10 @@ What enters: a number of images and labels. Batches are rows drawn at random. Wh
     cold        milliseconds of `get` when nothing of the file is in memory
     sparse      the same for a label space of which the table cannot exist: all labels of a batch,
                 and some columns of it, beside copying the values that come in
+    step        milliseconds of a whole step of the paper's loss, with pseudo-labels that are kept
+                nowhere, in memory, on disk and sparse: ResNet-50 at 448 px on a GPU, a small
+                network at 48 px on a CPU. `cold`: on disk, after the system was asked to keep
+                nothing of the file in memory
 
 A line each on the terminal, and benchmarks/results/stores.json, with an entry for each device.
 
@@ -44,10 +48,13 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from kept import command, keep
+from partly import models
+from partly.losses import fused
 from partly.stores import DiskPseudoLabels, PseudoLabels, SparsePseudoLabels
 
 RESULTS = Path(__file__).parent / "results" / "stores.json"
 BATCHES = 128, 1024
+LAST = torch.channels_last
 PAUSE = 0.02  # seconds between batches, in which a training would compute
 FULL = {"images": 5_650_000, "labels": 600, "many": 100_000, "slots": 16}
 FULL |= {"passed": 2_000_000, "changed": 500_000}  # rows
@@ -210,10 +217,7 @@ def measure_checkpoint(size: dict[str, int], folder: Path) -> dict[str, Any]:
     found["undo_seconds"] = round(seconds(lambda: again.return_to(record)), 2)
     record = again.mark(2)
     store.file = again.file = None  # what is mapped stays in memory
-    for path in folder.glob("marked*.rows"):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    forget(folder)
     cold.return_to(record)
     times = [seconds(lambda: cold.get(draw.rows(BATCHES[0]))) for _ in range(5)]
     found["cold_get_milliseconds"] = round(1e3 * statistics.median(times), 2)
@@ -237,6 +241,57 @@ def measure_sparse(size: dict[str, int], device: str, rounds: int) -> dict[str, 
     return found
 
 
+def measure_step(size: dict[str, int], folder: Path, device: str, rounds: int) -> dict[str, Any]:
+    """A training step that asks for pseudo-labels and overwrites them, images and all."""
+    images, labels, count = size["images"], size["labels"], BATCHES[0]
+    gpu = device == "cuda"
+    backbone, pixels = ("resnet50", 448) if gpu else ("small:32", 48)
+    draw = Draw(images, labels, device)
+    model = models.build(backbone, labels, size=pixels).to(device, memory_format=LAST)
+    optimiser = torch.optim.Adam(model.parameters(), lr=1e-4, fused=True)
+    inputs = torch.randn(count, 3, pixels, pixels, device=device).to(memory_format=LAST)
+    known = torch.rand(count, labels, generator=draw.generator).to(device)
+    table = torch.where(known < 0.01, (known < 0.005).to(torch.int8), -1)
+    of_all: dict[str, Any] = {"dtype": "uint8", "device": device}
+    disk = DiskPseudoLabels(images, labels, folder=folder, name="step", **of_all)
+    disk.mark(0)
+    kept: dict[str, PseudoLabels | None] = {
+        "nowhere": None,
+        "memory": PseudoLabels(images, labels, **of_all),
+        "disk": disk,
+        "sparse": SparsePseudoLabels(images, labels, slots=size["slots"], start=0.01, **of_all),
+    }
+
+    def step(store: PseudoLabels | None) -> Callable[[Tensor], None]:
+        def take(rows: Tensor) -> None:
+            with torch.autocast(device, dtype=torch.bfloat16, enabled=gpu):
+                logits = model(inputs).float()
+            pseudo = draw.values[:count] if store is None else store.get(rows)
+            loss, fresh = fused.paper_loss(logits, table, pseudo, epoch=1, epochs=9)
+            if store is not None:
+                store.update(rows, fresh)
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+
+        return take
+
+    times = rounds_of({name: step(store) for name, store in kept.items()}, draw, count, rounds)
+    forget(folder)
+    times |= rounds_of({"cold": step(disk)}, draw, count, 12)
+    over = {name: round(taken / times["nowhere"], 3) for name, taken in times.items()}
+    about = {"backbone": backbone, "pixels": pixels, "batch": count}
+    return about | {"milliseconds": times, "to_nowhere": over}
+
+
+def forget(folder: Path) -> None:
+    """Ask the system to keep nothing of the files in memory."""
+    for path in folder.glob("*.rows"):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def alone(part: str, options: argparse.Namespace) -> Any:
     """One part of the measurement in a process of its own, with a folder that goes afterwards."""
     command = [sys.executable, __file__, "--part", part, "--rounds", str(options.rounds)]
@@ -256,6 +311,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--quick", action="store_true", help="50,000 images; nothing is written")
     parser.add_argument("--folder", help="for temporary files, 7 GB of them")
+    parser.add_argument("--only", nargs="*", help="some of the parts, in place of all")
     parser.add_argument("--part", help=argparse.SUPPRESS)
     options = parser.parse_args()
     size, folder = QUICK if options.quick else FULL, Path(options.folder or ".")
@@ -266,12 +322,13 @@ def main() -> None:
         "batches": lambda: measure_batches(size, folder, device, rounds),
         "checkpoint": lambda: measure_checkpoint(size, folder),
         "sparse": lambda: measure_sparse(size, device, rounds),
+        "step": lambda: measure_step(size, folder, device, max(rounds // 8, 6)),
     }
     if options.part:
         print(json.dumps(parts[options.part]()))
         return
     found: dict[str, Any] = {"command": command(), "size": size}
-    for part in parts:
+    for part in options.only or parts:
         found[part] = alone(part, options)
     if options.quick:
         return

@@ -17,8 +17,10 @@ from partly.config import Config
 from partly.hiding import hide
 from partly.labels import LabelTable
 
-FEATURES = Config(epochs=2, batch_size=64, hold_out=0.0, expected_positives=1.6)
-PICTURES = Config(backbone="small:4", image_size=16, epochs=1, batch_size=16, hold_out=0.1)
+FEATURES = Config(epochs=2, batch_size=64, hold_out=0.0, expected_positives=1.6, amp="off")
+PICTURES = Config(
+    backbone="small:4", image_size=16, epochs=1, batch_size=16, hold_out=0.1, amp="off"
+)
 CASES: dict[str, tuple[str, str, Config]] = {
     "partly": ("features", "pal:0.4", replace(FEATURES, hold_out=0.2)),
     "single": ("features", "spl", replace(FEATURES, hold_out=0.2)),

@@ -79,18 +79,22 @@ def device_name(name: str) -> str:
 
 
 def begin(device: str) -> None:
-    """Meet the other ranks, where there are others. It does nothing the second time."""
+    """Meet the other ranks, where there are others. It does nothing the second time.
+
+    NCCL is for ranks with a GPU each; those that share one meet by gloo, which is slow.
+    """
     if not launched() or dist.is_initialized():
         return
     name = device_name(device)
     on_gpu = name.startswith("cuda")
     if on_gpu:
         torch.cuda.set_device(name)
+    shared = _number("LOCAL_WORLD_SIZE", 1) > torch.cuda.device_count()
     try:
         store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
         # Ranks that are started again find what the dead ones left: they must not call those.
         store = dist.PrefixStore(_name_of_meeting(store, own, count), store)
-        backend = "nccl" if on_gpu else "gloo"
+        backend = "nccl" if on_gpu and not shared else "gloo"
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None

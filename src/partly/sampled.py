@@ -83,6 +83,7 @@ class SampledHead:
         self.chance_of: tuple[int, float] | None = None  # so many images, at this q
         self.ahead: dict[int, Drawn] = {}  # steps that come next
         self._missed: dict[tuple[int, float], np.ndarray] = {}
+        self._units: dict[tuple[int, float], int] = {}
 
     # What a step is about
 
@@ -96,10 +97,11 @@ class SampledHead:
     def round_to(self, images: int, q: float) -> int:
         """The number of a step's labels is rounded up to a multiple of this: such products are
         faster, and steps of the same shape need to be recorded once."""
-        drawn = self.labels - self.missed(images, q).sum()
-        if not MANY <= drawn <= self.labels / 2:
-            return 1
-        return int(2 ** (math.floor(math.log2(drawn)) - 4))
+        if (images, q) not in self._units:
+            drawn = self.labels - self.missed(images, q).sum()
+            some = MANY <= drawn <= self.labels / 2
+            self._units[images, q] = 1 << (int(drawn).bit_length() - 5) if some else 1
+        return self._units[images, q]
 
     def steps_ahead(self, images: int) -> int:
         """How many steps of so many images are drawn at the same time."""

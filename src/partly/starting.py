@@ -5,7 +5,7 @@ while training; and what a person is told before it begins.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,10 @@ class State:
         chunks = split_into_chunks(rows, self.config.batch_size)[self.step_of_epoch :]
         parts = [distributed.own_part(chunk) for chunk in chunks]
         ahead = 0 if self.sampled is None else self.sampled.steps_ahead(self.config.batch_size)
-        first, batches = self.step, self.inputs.batches(parts, self.epoch)
+        first = self.step
+        batches: Iterable[tuple[Tensor, Tensor]] = self.inputs.batches(parts, self.epoch)
+        if self.recorder is not None:  # a recorded step looks its features up itself
+            batches = [(torch.empty(0), torch.empty(0))] * len(chunks)
         for number, (chunk, (_, inputs)) in enumerate(zip(chunks, batches, strict=True)):
             if self.sampled is not None and number % ahead == 0:
                 following = chunks[number : number + ahead]

@@ -34,7 +34,7 @@ from partly import (
     runs,
 )
 from partly.config import Config
-from partly.data import missing_images, sent
+from partly.data import FeatureInputs, missing_images, sent
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import UNKNOWN, LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
@@ -188,7 +188,8 @@ def train(
 def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     """Forward, loss, backward, update; returns the loss without waiting for it.
 
-    rows: of the whole batch. inputs: of this rank's part of it.
+    rows: of the whole batch. inputs: of this rank's part of it; a step that is recorded finds its
+    own.
     """
     drawn = draw(state, rows.numpy())
     distributed.draw_apart(state.config.seed, state.step)
@@ -196,8 +197,8 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     state.step += 1
     if state.recorder is None or drawn.columns is None:
         return learn(state, drawn, inputs)
-    given = (drawn.rows, drawn.columns, drawn.places, drawn.values, inputs)
-    return state.recorder(partial(learn_from, state), *given)
+    given = (drawn.rows, drawn.columns, drawn.places, drawn.values)
+    return state.recorder(partial(learn_from_features, state), *given)
 
 
 def draw(state: State, rows: np.ndarray) -> Drawn:
@@ -213,9 +214,10 @@ def draw(state: State, rows: np.ndarray) -> Drawn:
     return Drawn(sent(torch.from_numpy(rows), state.device), None, places, values)
 
 
-def learn_from(state: State, *tensors: Tensor) -> Tensor:
-    """`learn`, from the tensors it takes."""
-    return learn(state, Drawn(*tensors[:-1]), tensors[-1])
+def learn_from_features(state: State, *drawn: Tensor) -> Tensor:
+    """`learn`, with the features of what is drawn."""
+    assert isinstance(state.inputs, FeatureInputs)
+    return learn(state, Drawn(*drawn), state.inputs.features[drawn[0]])
 
 
 def learn(state: State, drawn: Drawn, inputs: Tensor) -> Tensor:
