@@ -27,7 +27,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from kept import command, keep
-from partly import ranking, starting, training
+from partly import ranking, sampled, starting, training
 from partly.config import Config
 from partly.labels import LabelTable
 from partly.sampled import top_labels
@@ -184,6 +184,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--q", type=float, nargs="*", default=[1.0, 0.1, 0.01])
+    parser.add_argument(
+        "--momentum", type=float, nargs="*", default=[], help="β₁ of the sampled head, beside ours"
+    )
     parser.add_argument("--largest", action="store_true", help="also 1,000,000 labels")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     options = parser.parse_args()
@@ -201,11 +204,15 @@ def main() -> None:
     for batch in batches:
         found[f"batch {batch}, usual"] = usual(table, batch, options.device)
         show(f"batch {batch}, usual", found[f"batch {batch}, usual"])
-        for q in options.q:
+        sampled_ones = [(q, beta) for q in options.q if q < 1 for beta in options.momentum]
+        for q, beta in [*((q, None) for q in options.q), *sampled_ones]:
+            ours = sampled.BETAS
+            sampled.BETAS = ours if beta is None else (beta, ours[1])
             every = [
                 run(table, test, q, batch, epochs, s, device=options.device) for s in range(seeds)
             ]
-            name = f"batch {batch}, q {q:g}"
+            sampled.BETAS = ours
+            name = f"batch {batch}, q {q:g}" + ("" if beta is None else f", β₁ {beta:g}")
             found[name] = summary = summarise(every)
             show(name, summary)
     if options.largest:

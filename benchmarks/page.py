@@ -449,8 +449,7 @@ def stores(results: Json) -> list[str]:
             lines += table(
                 head,
                 (
-                    [batch, *map(number, one["milliseconds"].values())]
-                    + [number(one["disk_to"]["loss"])]
+                    [batch, *map(number, [*one["milliseconds"].values(), one["disk_to"]["loss"]])]
                     for batch, one in every
                 ),
             )

@@ -681,7 +681,7 @@ def test_what_cannot_be_compiled_is_computed_plainly_and_said() -> None:
 def test_triton_says_why_it_cannot() -> None:
     data = make_data()
     with (
-        mock.patch.object(fused, "_has_triton", return_value=False),
+        mock.patch.object(fused, "has_triton", return_value=False),
         pytest.raises(ConfigError, match="not installed"),
     ):
         fused.bce(data.logits, data.labels, backend="triton")

@@ -7,7 +7,6 @@ is a GPU.
 import os
 import subprocess
 import sys
-from functools import partial
 
 import pytest
 import torch
@@ -47,14 +46,15 @@ def test_as_plain_operations(
     def normal(*size: int) -> torch.Tensor:
         return torch.randn(size, generator=generator).to(device)
 
-    weights, square = normal(LABELS, *shape), normal(LABELS, *shape).square()
+    weights, mean, square = (normal(LABELS, *shape) for _ in range(3))
+    tables = weights, mean, square.square()
     columns = torch.randperm(LABELS, generator=generator)[:DRAWN].to(device)
     gradient, pull = normal(DRAWN, *shape), normal(DRAWN).square() if pulled else None
     given = columns, gradient, pull, torch.tensor(0.01, device=device)
-    expected, found = [weights.clone(), square.clone()], [weights.clone(), square.clone()]
-    sampled.move_rows(*expected, *given)
-    decays = {"decay": sampled.DECAY, "epsilon": sampled.EPSILON}
-    partial(row_kernels.move_rows, **decays)(*found, *given)
+    expected, found = ([table.clone() for table in tables] for _ in range(2))
+    choices = {"betas": sampled.BETAS, "epsilon": sampled.EPSILON}
+    sampled.move_rows(*expected, *given, **choices)
+    row_kernels.move_rows(*found, *given, **choices)
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=5e-6)
     still = torch.ones(LABELS, dtype=torch.bool)
     still[columns.cpu()] = False

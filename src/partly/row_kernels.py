@@ -17,13 +17,15 @@ WIDEST = 1024  # numbers of a row that a program moves
 @triton.jit
 def _move_kernel(
     weights,
+    mean,
     square,
     columns,
     gradient,
     pull,
     pace,
     width,
-    decay,
+    keep_mean,
+    keep_square,
     epsilon,
     WIDTH: tl.constexpr,
 ):
@@ -36,26 +38,31 @@ def _move_kernel(
     slope = tl.load(gradient + own, mask=inside, other=0.0).to(tl.float32)
     if pull is not None:
         slope += weight * tl.load(pull + place)
-    mean = tl.load(square + row, mask=inside, other=0.0) * decay + (1 - decay) * slope * slope
-    weight -= tl.load(pace) * slope / (tl.sqrt(mean) + epsilon)
-    tl.store(square + row, mean, mask=inside)
+    first = tl.load(mean + row, mask=inside, other=0.0)
+    first = first * keep_mean + (1 - keep_mean) * slope
+    second = tl.load(square + row, mask=inside, other=0.0)
+    second = second * keep_square + (1 - keep_square) * slope * slope
+    weight -= tl.load(pace) * first / (tl.sqrt(second) + epsilon)
+    tl.store(mean + row, first, mask=inside)
+    tl.store(square + row, second, mask=inside)
     tl.store(weights + row, weight, mask=inside)
 
 
 def move_rows(
     weights: Tensor,
+    mean: Tensor,
     square: Tensor,
     columns: Tensor,
     gradient: Tensor,
     pull: Tensor | None,
     pace: Tensor,
     *,
-    decay: float,
+    betas: tuple[float, float],
     epsilon: float,
 ) -> None:
     count, width = len(columns), weights[0].numel()
     block = min(triton.next_power_of_2(width), WIDEST)
     _move_kernel[(count, triton.cdiv(width, block))](
-        weights, square, columns, gradient.contiguous(), pull, pace, width, decay, epsilon,
+        weights, mean, square, columns, gradient.contiguous(), pull, pace, width, *betas, epsilon,
         WIDTH=block, num_warps=max(1, min(4, block // 128)),
     )  # fmt: skip

@@ -22,9 +22,7 @@ Letters: B images of a batch, L labels, C of them drawn, F features, S steps.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,12 +33,13 @@ from torch.nn.functional import linear
 from partly import distributed, draws, metrics
 from partly.data import sent
 from partly.labels import LabelTable
+from partly.losses.fused import has_triton
 from partly.schedules import ramp
 
 MANY = 1024  # labels of a step from which on their number is rounded up: see `round_to`
 MARKS = 1 << 25  # a mark a label and step, of the steps that are drawn at the same time
 TOGETHER = 256  # steps that are drawn at the same time, at most
-DECAY, EPSILON = 0.999, 1e-15
+BETAS, EPSILON = (0.4, 0.999), 1e-15
 
 
 class Drawn(NamedTuple):
@@ -225,13 +224,16 @@ def _roomy(count: int) -> int:
 
 
 class RowAdam(torch.optim.Optimizer):
-    """Adam without momentum, on the rows that a step has drawn; the others rest.
+    """Adam on the rows that a step has drawn; the others, and what is remembered of them, rest.
 
-    Momentum spreads the move that a gradient causes over the ten steps or so after it. A row that
-    is seldom drawn rests in most of them, and would move a tenth as far as in a full head; without
-    momentum (β₁ = 0) the whole move is made at once. As with `torch.optim.SparseAdam`, the
-    correction of a young average follows the steps of all rows: one that is first drawn late takes
-    a larger first step. To correct each row by its own visits learnt no better.
+    It does what `torch.optim.SparseAdam` does, without a sparse tensor: no row comes twice. As
+    there, the correction of a young average follows the steps of all rows: one that is first drawn
+    late takes a larger first step. To correct each row by its own visits learnt no better.
+
+    Momentum spreads the move that a gradient causes over the steps after it, ten of them with the
+    usual β₁ = 0.9. A row that is seldom drawn rests in most of them, and is left behind where steps
+    are few. With none, rows that are drawn in every step never settle. Hence less (BETAS):
+    docs/performance.md has the figures.
     """
 
     def __init__(self, groups: Iterable[dict[str, Any]], head: SampledHead, lr: float) -> None:
@@ -239,12 +241,14 @@ class RowAdam(torch.optim.Optimizer):
         self.head, self.steps = head, 0
         self.pace = torch.zeros((), device=head.layer.weight.device)
         for parameter in head.layer.parameters():
-            self.state[parameter]["square"] = torch.zeros_like(parameter)
+            for name in ("mean", "square"):
+                self.state[parameter][name] = torch.zeros_like(parameter)
 
     def set_pace(self) -> None:
         """What the learning rate is worth in the step that comes next; a GPU is told."""
         self.steps += 1
-        self.pace.fill_(self.param_groups[0]["lr"] * (1 - DECAY**self.steps) ** 0.5)
+        young, square = (1 - beta**self.steps for beta in BETAS)
+        self.pace.fill_(self.param_groups[0]["lr"] * square**0.5 / young)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -255,9 +259,10 @@ class RowAdam(torch.optim.Optimizer):
             pull = None
             if decay := decays[id(parameter)]:  # at each step, had the row been drawn
                 pull = decay / head.chance[head.columns]
-            square = self.state[parameter]["square"]
-            move = _mover() if parameter.is_cuda else move_rows
-            move(parameter, square, head.columns, rows.grad, pull, self.pace)
+            mean, square = (self.state[parameter][name] for name in ("mean", "square"))
+            tables = parameter, mean, square
+            choices = {"betas": BETAS, "epsilon": EPSILON}
+            mover(parameter)(*tables, head.columns, rows.grad, pull, self.pace, **choices)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"steps": self.steps}
@@ -267,35 +272,39 @@ class RowAdam(torch.optim.Optimizer):
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "steps"})
 
 
-@cache
-def _mover() -> Callable[..., None]:
-    """Who moves rows on a GPU: one kernel, where Triton is installed."""
-    if find_spec("triton") is None:
+def mover(weights: Tensor) -> Callable[..., None]:
+    """Who moves these rows: on a GPU one kernel, where Triton is installed."""
+    if not weights.is_cuda or not has_triton():
         return move_rows
-    kernels = import_module("partly.row_kernels")
-    return partial(kernels.move_rows, decay=DECAY, epsilon=EPSILON)
+    return import_module("partly.row_kernels").move_rows
 
 
 def move_rows(
     weights: Tensor,
+    mean: Tensor,
     square: Tensor,
     columns: Tensor,
     gradient: Tensor,
     pull: Tensor | None,
     pace: Tensor,
+    *,
+    betas: tuple[float, float],
+    epsilon: float,
 ) -> None:
-    """Adam's step without momentum, in place, on some rows of weights and their mean square [L, …].
+    """Adam's step, in place, on some rows of weights and of their gradients' averages [L, …].
 
     columns [C]: which rows. gradient [C, …]: theirs. pull [C]: times the weights, it is added to
-    the gradient. pace: the learning rate, corrected for a young average.
+    the gradient. pace: the learning rate, corrected for young averages.
     """
     rows = weights.index_select(0, columns)
     if pull is not None:
         gradient = gradient + rows * pull.view(-1, *[1] * (rows.ndim - 1))
-    mean = square.index_select(0, columns)
-    mean.mul_(DECAY).addcmul_(gradient, gradient, value=1 - DECAY)
-    square.index_copy_(0, columns, mean)
-    weights.index_copy_(0, columns, rows - pace * gradient / mean.sqrt_().add_(EPSILON))
+    first, second = mean.index_select(0, columns), square.index_select(0, columns)
+    first.lerp_(gradient, 1 - betas[0])
+    second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+    mean.index_copy_(0, columns, first)
+    square.index_copy_(0, columns, second)
+    weights.index_copy_(0, columns, rows - pace * first / second.sqrt_().add_(epsilon))
 
 
 # --- all labels, block after block --------------------------------------------------------------

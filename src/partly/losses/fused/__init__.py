@@ -255,7 +255,7 @@ def _choose(backend: str, logits: Tensor) -> str:
 
 def _against_triton(logits: Tensor) -> list[str]:
     """Why triton cannot compute this."""
-    if not _has_triton():
+    if not has_triton():
         return ["backend 'triton' needs the package triton, which is not installed"]
     problems = []
     if logits.dtype == torch.float64:
@@ -266,7 +266,8 @@ def _against_triton(logits: Tensor) -> list[str]:
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether kernels can be had."""
     return find_spec("triton") is not None
 
 
