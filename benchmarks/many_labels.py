@@ -94,7 +94,7 @@ def run(
                 _wait(gpu)
                 began, first = time.perf_counter(), state.step
             if state.sampled is not None:
-                labels.append(len(state.sampled.ahead[state.step].columns))
+                labels.append(state.sampled.ahead[state.step].labels)
             training.take_step(state, rows, inputs)
         _wait(gpu)
         seconds.append((time.perf_counter() - began) / (state.step - first))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from builders import partly_works
-from partly import methods, propensity, pseudo, sampled
+from partly import methods, propensity, pseudo, sampled, starting, training
 from partly.config import Config
 from partly.errors import ConfigError
 from partly.labels import LabelTable
@@ -52,7 +52,7 @@ def test_a_step_is_about_all_known_labels_and_a_share_of_the_others() -> None:
     head, known = open_head(table), np.unique(table.known_columns(rows))
     counts = np.zeros(LABELS)
     for step in range(2000):
-        columns = head.draw(rows, 1, step).columns.numpy()
+        columns = head.draw(rows, 1, step).open().columns.numpy()
         assert (np.diff(columns) > 0).all()
         counts[columns] += 1
     assert (counts[known] == 2000).all()
@@ -65,7 +65,7 @@ def test_many_labels_are_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SampledHead, "round_to", lambda *_: 8)
     head, rows = open_head(many_labels()), np.arange(4)
     for step in range(50):
-        columns = head.draw(rows, 1, step).columns.numpy()
+        columns = head.draw(rows, 1, step).open().columns.numpy()
         assert len(columns) % 8 == 0
         assert (np.diff(columns) > 0).all()
 
@@ -87,7 +87,7 @@ def test_draws_follow_the_seed_and_the_step_alone() -> None:
     again.draw(rows, 1, 3)
 
     def drawn(head: SampledHead, step: int) -> list[int]:
-        return head.draw(rows, 1, step).columns.tolist()
+        return head.draw(rows, 1, step).open().columns.tolist()
 
     assert drawn(first, 5) == drawn(again, 5)
     assert len(drawn(first, 5)) != LABELS
@@ -104,21 +104,43 @@ def test_steps_that_are_drawn_together_are_those_that_are_drawn_alone(
     together, alone = open_head(table), open_head(table)
     together.look_ahead(chunks, 1, 10)
     for step, rows in enumerate(chunks, start=10):
-        here, there = together.draw(rows, 1, step), alone.draw(rows, 1, step)
+        here, there = (head.draw(rows, 1, step).open() for head in (together, alone))
         assert torch.equal(here.columns, there.columns)
         for found in (here, there):
             labels = torch.full((len(rows) * len(found.columns) + 1,), -1, dtype=torch.int8)
-            labels[found.places] = found.values
+            labels[found.places] = found.values.to(torch.int8)
             expected = table.dense(rows, found.columns.numpy())
             assert np.array_equal(labels[:-1].view(len(rows), -1), expected)
     assert not together.ahead
+
+
+def test_labels_are_drawn_before_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of those that are there, those that follow, in the next epoch too."""
+    monkeypatch.setattr(sampled, "TOGETHER", 8)
+    table, blocks = many_labels(), []
+    state = starting.start(table, config(epochs=2).complete(table))
+    look_ahead = state.sampled.look_ahead
+
+    def noted(chunks, epoch, step):
+        blocks.append((state.step, epoch, step, len(chunks)))
+        look_ahead(chunks, epoch, step)
+
+    monkeypatch.setattr(state.sampled, "look_ahead", noted)
+    for state.epoch in (1, 2):
+        for batch in state.batches():
+            training.take_step(state, *batch)
+    # 19 steps an epoch: at step, of epoch, from step on, so many.
+    first = [(0, 1, 0, 8), (4, 1, 8, 8), (12, 1, 16, 3)]
+    assert blocks == [*first, (17, 2, 19, 8), (23, 2, 27, 8), (31, 2, 35, 3)]
+    assert not state.sampled.ahead
 
 
 def test_images_of_which_nothing_is_known_are_drawn_too() -> None:
     table = LabelTable.from_dense([[1, -1, -1], [-1] * 3, [-1] * 3], features=np.zeros((3, 2)))
     head = SampledHead(nn.Linear(2, 3), table, q=0.5, epochs=1, seed=0)
     head.look_ahead([np.array([1]), np.array([2, 0])], 1, 0)
-    nothing, something = head.draw(np.array([1]), 1, 0), head.draw(np.array([2, 0]), 1, 1)
+    nothing = head.draw(np.array([1]), 1, 0).open()
+    something = head.draw(np.array([2, 0]), 1, 1).open()
     assert (nothing.places == len(nothing.columns)).all()
     assert 0 in something.columns
     assert something.values.sum() == 1
@@ -126,10 +148,10 @@ def test_images_of_which_nothing_is_known_are_drawn_too() -> None:
 
 def test_a_share_of_one_is_all_labels_and_a_ramp_gets_there() -> None:
     table, rows = many_labels(), np.arange(4)
-    assert len(open_head(table, 1.0).draw(rows, 1, 0).columns) == LABELS
+    assert len(open_head(table, 1.0).draw(rows, 1, 0).open().columns) == LABELS
     head = open_head(table, "0.05:1")
-    assert len(head.draw(rows, 1, 0).columns) < LABELS // 2
-    assert len(head.draw(rows, 4, 0).columns) == LABELS
+    assert len(head.draw(rows, 1, 0).open().columns) < LABELS // 2
+    assert len(head.draw(rows, 4, 0).open().columns) == LABELS
 
 
 @pytest.mark.parametrize("rounding", [1, 16])
@@ -141,7 +163,7 @@ def test_the_chance_of_a_label_to_be_drawn_is_what_it_is(
     head, random = open_head(table), np.random.default_rng(0)
     there = np.zeros(LABELS)
     for step in range(3000):
-        drawn = head.draw(random.choice(IMAGES, batch, replace=False), 1, step)
+        drawn = head.draw(random.choice(IMAGES, batch, replace=False), 1, step).open()
         there[drawn.columns.numpy()] += 1
     assert abs(head.chance.numpy() - there / 3000).max() < 0.04
 
@@ -320,8 +342,6 @@ def test_a_network_in_front_is_trained_as_ever() -> None:
 def test_a_run_goes_on_where_it_was(tmp_path) -> None:
     table = many_labels()
     whole = train(table, config(epochs=4, checkpoint_steps=7), tmp_path / "whole", quiet=True)
-
-    from partly import training
 
     taken = []
 

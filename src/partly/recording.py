@@ -21,7 +21,7 @@ MOST = 16  # shapes that are recorded
 
 
 class Recorder:
-    """Replays work on tensors whose shapes have come before."""
+    """Replays work whose key has come before, with tensors of the same shapes."""
 
     def __init__(self) -> None:
         self.seen: Counter[Any] = Counter()
@@ -29,9 +29,12 @@ class Recorder:
         self.replayed = 0
         self.pool: Any = None
 
-    def __call__(self, work: Callable[..., Tensor], *given: Tensor) -> Tensor:
-        """work(*given). What it returns is overwritten by the next call."""
-        shapes = tuple(tensor.shape for tensor in given)
+    def __call__(self, work: Callable[..., Tensor], *given: Tensor, key: Any = None) -> Tensor:
+        """work(*given). What it returns is overwritten by the next call.
+
+        key: whatever the work depends on beside the tensors.
+        """
+        shapes = (key, *(tensor.shape for tensor in given))
         if shapes not in self.recorded:
             self.seen[shapes] += 1
             if self.seen[shapes] <= BEFORE or len(self.recorded) == MOST:
@@ -50,7 +53,8 @@ class Recorder:
                 )
                 return work(*given)
         graph, places, answer = self.recorded[shapes]
-        torch._foreach_copy_(places, list(given))
+        for place, tensor in zip(places, given, strict=True):
+            place.copy_(tensor)
         graph.replay()
         self.replayed += 1
         return answer

@@ -20,8 +20,10 @@ than they are. docs/performance.md has the figures.
 Letters: B images of a batch, L labels, C of them drawn, F features, S steps.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -56,6 +58,22 @@ class Drawn(NamedTuple):
     values: Tensor
 
 
+class Packed(NamedTuple):
+    """The same as one line of numbers, for a GPU that is told of it in one go.
+
+    images, labels: B and C. rooms: how long each of the four parts of the line may be.
+    """
+
+    line: Tensor
+    images: int
+    labels: int
+    rooms: tuple[int, ...]
+
+    def open(self) -> Drawn:
+        rows, columns, places, values = self.line.split(self.rooms)
+        return Drawn(rows[: self.images], columns[: self.labels], places, values)
+
+
 class SampledHead:
     """The rows of a linear layer that a step has drawn, and the chance that they were.
 
@@ -80,7 +98,12 @@ class SampledHead:
         self.rows: list[Tensor] = []
         self.chance = torch.ones(self.labels, device=self.device)  # ρ [L]
         self.chance_of: tuple[int, float] | None = None  # so many images, at this q
-        self.ahead: dict[int, Drawn] = {}  # steps that come next
+        self.ahead: dict[int, Packed] = {}  # steps that come next
+        self.middle, self.end = -1, -1  # of those
+        self.main = self.aside = None
+        if self.device.type == "cuda":
+            self.main, self.aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            self.aside.wait_stream(self.main)
         self._missed: dict[tuple[int, float], np.ndarray] = {}
         self._units: dict[tuple[int, float], int] = {}
 
@@ -107,11 +130,28 @@ class SampledHead:
         entries = max(1, int(images * self.known_of_row.mean()))
         return max(1, min(TOGETHER, MARKS // self.labels, MARKS // 16 // entries))
 
+    def due(self, step: int) -> int | None:
+        """The step from which on labels are to be drawn now: this one, if its are not there; the
+        first that has none, in the middle of those that have."""
+        if step not in self.ahead:
+            return step
+        return self.end if step == self.middle else None
+
+    @contextmanager
+    def beside(self) -> Iterator[None]:
+        """What is begun here, a GPU does beside what it is busy with; what comes after waits."""
+        if self.main is None or self.aside is None:
+            yield
+            return
+        with torch.cuda.stream(self.aside):
+            yield
+        self.main.wait_stream(self.aside)
+
     def look_ahead(self, chunks: Sequence[np.ndarray], epoch: int, step: int) -> None:
         """Draw the labels of the steps that come next, from `step` on, of these rows each.
 
-        All of them at the same time, on the device: there is one question to a GPU about how many
-        there are, not one a step.
+        All of them at the same time, on the device: a GPU is asked once how many there are, not in
+        each step.
         """
         q, steps = ramp(self.q, epoch, self.epochs), len(chunks)
         sizes = [len(chunk) for chunk in chunks]
@@ -137,17 +177,26 @@ class SampledHead:
             self._mark(marked, q, unit, max(units), step)
         ranks = marked.cumsum(dim=1, dtype=torch.int32)
         counts = ranks[:, -1].long()
-        columns = marked.nonzero()[:, 1]
-        place = line_of[row] * counts[at] + ranks[at, column] - 1
+        of_step, drawn = marked.nonzero().unbind(1)
+        labels = counts.tolist()
 
-        # The same number of places for each step; what is left over lies behind the last entry.
+        # A line for each step, all of the same length. Places that are left over lie behind the
+        # last entry.
+        rooms = [_roomy(most) for most in (max(sizes), max(labels), int(known.max()))]
+        columns, places, values = itertools.accumulate(rooms)
+        lines = torch.zeros(steps, values + rooms[2], dtype=torch.int64, device=device)
+        lines[:, places:values] = (images * counts)[:, None]
+        lines[step_of, line_of] = rows
+        lines[of_step, columns + ranks[of_step, drawn] - 1] = drawn
         within = number[:total] - _before(entries)[at]
-        width = _roomy(int(known.max()))
-        places = (images * counts)[:, None].repeat(1, width)
-        values = torch.zeros(steps, width, dtype=torch.int8, device=device)
-        places[at, within], values[at, within] = place, value
-        parts = zip(rows.split(sizes), columns.split(counts.tolist()), places, values, strict=True)
-        self.ahead = {step + place: Drawn(*part) for place, part in enumerate(parts)}
+        lines[at, places + within] = line_of[row] * counts[at] + ranks[at, column] - 1
+        lines[at, values + within] = value.long()
+        parts = zip(lines.unbind(), sizes, labels, strict=True)
+        shape = (*rooms, rooms[2])
+        if self.main is not None:  # who reads them, before their memory is somebody else's
+            lines.record_stream(self.main)
+        self.ahead |= {step + place: Packed(*part, shape) for place, part in enumerate(parts)}
+        self.middle, self.end = step + steps // 2, step + steps
 
     def _mark(self, marked: Tensor, q: float, units: Tensor, largest: int, step: int) -> None:
         """Mark a share q of the labels [S, L], and more until they are a multiple of units [S]."""
@@ -169,13 +218,14 @@ class SampledHead:
             numbers[: 4 * largest] < 4 * units[:, None]
         )  # whatever other steps are drawn with it
         taken = fresh & (fresh.cumsum(dim=1) <= lacking[:, None])
-        at, number = taken.nonzero().unbind(1)
-        marked[at, more[at, number]] = True
+        # Those that are not taken mark what is marked already.
+        marked.scatter_(1, torch.where(taken, more, drawn[:, :1]), True)
 
-    def draw(self, rows: np.ndarray, epoch: int, step: int) -> Drawn:
+    def draw(self, rows: np.ndarray, epoch: int, step: int) -> Packed:
         """What this step is about: known labels of these images, and a sample."""
         if step not in self.ahead:
-            self.look_ahead([rows], epoch, step)
+            with self.beside():
+                self.look_ahead([rows], epoch, step)
         self.expect(len(rows), epoch)
         return self.ahead.pop(step)
 
@@ -219,8 +269,8 @@ def _repeat(values: Tensor, counts: Tensor, total: int) -> Tensor:
 
 def _roomy(count: int) -> int:
     """A number that is not below, of which there are few: eight up to its double."""
-    unit = 1 << max(0, count.bit_length() - 4)
-    return max(1, -(-count // unit) * unit)
+    unit = max(16, 1 << max(0, count.bit_length() - 4))
+    return -(-count // unit) * unit
 
 
 class RowAdam(torch.optim.Optimizer):

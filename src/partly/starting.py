@@ -26,7 +26,7 @@ from partly import (
     stores,
 )
 from partly.config import Config
-from partly.data import Inputs, open_inputs, split_into_chunks
+from partly.data import Chunks, Inputs, open_inputs, split_into_chunks
 from partly.distributed import Shard
 from partly.errors import ConfigError, RunError
 from partly.labels import LabelTable
@@ -60,6 +60,7 @@ class State:
     origin: str = ""  # where the backbone's weights come from
     guessed: float | None = None  # c₊ of labels of which only positives are known
     eye: nn.Module | None = None  # the frozen backbone in front, where only the head is trained
+    orders: dict[int, Chunks] = field(default_factory=dict)  # of this epoch and the next
     epoch: int = 1  # the epoch that runs or comes next
     step: int = 0  # steps taken in all
     loss_sum: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -90,24 +91,38 @@ class State:
         """Steps of this epoch that are done."""
         return self.step - (self.epoch - 1) * self.steps_per_epoch
 
-    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """What is left of this epoch, whose order is a function of (seed, epoch): the rows of each
-        batch [B], and the inputs of this rank's part of it."""
+    def chunks(self, epoch: int) -> Chunks:
+        """The rows of an epoch's batches, whose order is a function of (seed, epoch)."""
         assert self.config.batch_size is not None
-        count, sorter = len(self.training.table), self.device.type
-        rows = draws.order(self.config.seed, self.epoch, count, sorter)
-        chunks = split_into_chunks(rows, self.config.batch_size)[self.step_of_epoch :]
+        if epoch not in self.orders:
+            rows = draws.order(self.config.seed, epoch, len(self.training.table), self.device.type)
+            self.orders = {of: chunks for of, chunks in self.orders.items() if of >= self.epoch}
+            self.orders[epoch] = split_into_chunks(rows, self.config.batch_size)
+        return self.orders[epoch]
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """What is left of this epoch: the rows of each batch [B], and the inputs of this rank's
+        part of it."""
+        first, chunks = self.step, self.chunks(self.epoch)[self.step_of_epoch :]
         parts = [distributed.own_part(chunk) for chunk in chunks]
-        ahead = 0 if self.sampled is None else self.sampled.steps_ahead(self.config.batch_size)
-        first = self.step
         batches: Iterable[tuple[Tensor, Tensor]] = self.inputs.batches(parts, self.epoch)
         if self.recorder is not None:  # a recorded step looks its features up itself
             batches = [(torch.empty(0), torch.empty(0))] * len(chunks)
         for number, (chunk, (_, inputs)) in enumerate(zip(chunks, batches, strict=True)):
-            if self.sampled is not None and number % ahead == 0:
-                following = chunks[number : number + ahead]
-                self.sampled.look_ahead(following, self.epoch, first + number)
+            self.look_ahead(first + number)
             yield torch.from_numpy(chunk), inputs
+
+    def look_ahead(self, step: int) -> None:
+        """Have the labels of steps that come drawn, where labels are drawn and it is time to."""
+        due = None if self.sampled is None else self.sampled.due(step)
+        if self.sampled is None or due is None:
+            return
+        before, place = divmod(due, self.steps_per_epoch)
+        if before < self.config.epochs:
+            with self.sampled.beside():
+                chunks = self.chunks(before + 1)[place:]
+                chunks = chunks[: self.sampled.steps_ahead(len(chunks[0]))]
+                self.sampled.look_ahead(chunks, before + 1, due)
 
     def found(self) -> dict[str, Any]:
         """What was settled for these data beyond the `Config`, for `config.json`; None where the

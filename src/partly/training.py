@@ -38,7 +38,7 @@ from partly.data import FeatureInputs, missing_images, sent
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import UNKNOWN, LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
-from partly.sampled import Drawn, RowAdam
+from partly.sampled import Drawn, Packed, RowAdam
 from partly.schedules import learning_rate_factor
 from partly.starting import TEACHER, State, introduce, look_through, open_eye, start
 
@@ -195,13 +195,20 @@ def take_step(state: State, rows: Tensor, inputs: Tensor) -> Tensor:
     distributed.draw_apart(state.config.seed, state.step)
     set_learning_rates(state)
     state.step += 1
-    if state.recorder is None or drawn.columns is None:
+    if isinstance(drawn, Drawn):
         return learn(state, drawn, inputs)
-    given = (drawn.rows, drawn.columns, drawn.places, drawn.values)
-    return state.recorder(partial(learn_from_features, state), *given)
+    if state.recorder is None:
+        return learn(state, drawn.open(), inputs)
+
+    def work(line: Tensor) -> Tensor:
+        assert isinstance(state.inputs, FeatureInputs)
+        opened = drawn._replace(line=line).open()
+        return learn(state, opened, state.inputs.features[opened.rows])
+
+    return state.recorder(work, drawn.line, key=drawn[1:])
 
 
-def draw(state: State, rows: np.ndarray) -> Drawn:
+def draw(state: State, rows: np.ndarray) -> Drawn | Packed:
     """What a step is about: all labels of these images, or those that are drawn.
 
     Known labels are few: they are sent one by one, and put into their places there.
@@ -212,12 +219,6 @@ def draw(state: State, rows: np.ndarray) -> Drawn:
         sent(torch.from_numpy(array), state.device) for array in state.training.table.cells(rows)
     )
     return Drawn(sent(torch.from_numpy(rows), state.device), None, places, values)
-
-
-def learn_from_features(state: State, *drawn: Tensor) -> Tensor:
-    """`learn`, with the features of what is drawn."""
-    assert isinstance(state.inputs, FeatureInputs)
-    return learn(state, Drawn(*drawn), state.inputs.features[drawn[0]])
 
 
 def learn(state: State, drawn: Drawn, inputs: Tensor) -> Tensor:
@@ -272,7 +273,7 @@ def make_batch(state: State, drawn: Drawn) -> methods.Batch:
     width = len(state.training.table.names) if columns is None else len(columns)
     # One more, behind the last: the place of what stands for none.
     cells = torch.full((len(rows) * width + 1,), UNKNOWN, dtype=torch.int8, device=state.device)
-    cells[places] = values
+    cells[places] = values.to(torch.int8)
     batch = methods.Batch(rows, cells[:-1].view(len(rows), width), state.epoch)
     if state.sampled is None or columns is None:
         return batch
