@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 import ranks
 from builders import environment, picture_table, write_npz
-from partly import checkpoint, runs
+from partly import checkpoint, distributed, runs
 from partly.distributed import Shard
 
 PATIENCE = 300  # seconds until a slow machine is taken for a hung one
@@ -217,3 +218,12 @@ def test_two_ranks_go_on_as_four_with_files(data, undisturbed, tmp_path):
         f"pseudo_labels-{rank}-of-4.rows" for rank in range(4)
     ]
     assert_same_end(run, undisturbed)
+
+
+@pytest.mark.parametrize(("alone", "backend"), [((1, 1, 1), "nccl"), ((1, 0, 1), "gloo")])
+def test_nccl_is_for_ranks_with_a_gpu_each(alone, backend):
+    """All ranks say the same, whoever comes last."""
+    store = torch.distributed.HashStore()
+    with ThreadPoolExecutor(3) as pool:
+        said = list(pool.map(lambda own: distributed._backend(store, 3, bool(own)), alone))
+    assert said == [backend] * 3

@@ -103,6 +103,11 @@ def test_order_is_a_permutation(count: int) -> None:
     assert sorted(draws.order(3, 1, count)) == list(range(count))
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_finds_the_same_order() -> None:
+    assert np.array_equal(draws.order(3, 1, 100_000, "cuda"), draws.order(3, 1, 100_000))
+
+
 def test_order_is_new_every_epoch_and_with_every_seed() -> None:
     orders = [draws.order(seed, epoch, 50).tolist() for seed in range(3) for epoch in range(3)]
     assert all(one != other for one, other in pairwise(sorted(orders)))

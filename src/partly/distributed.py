@@ -86,18 +86,26 @@ def begin(device: str) -> None:
     if not launched() or dist.is_initialized():
         return
     name = device_name(device)
-    on_gpu = name.startswith("cuda")
-    if on_gpu:
+    alone = name.startswith("cuda")
+    if alone:
         torch.cuda.set_device(name)
-    shared = _number("LOCAL_WORLD_SIZE", 1) > torch.cuda.device_count()
+        alone = _number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
     try:
         store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
         # Ranks that are started again find what the dead ones left: they must not call those.
         store = dist.PrefixStore(_name_of_meeting(store, own, count), store)
-        backend = "nccl" if on_gpu and not shared else "gloo"
+        backend = _backend(store, count, alone)
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
+
+
+def _backend(store: dist.Store, count: int, alone: bool) -> str:
+    """NCCL, where every rank has a GPU of its own. The last to come says it to all."""
+    store.add("without", int(not alone))
+    if store.add("come", 1) == count:
+        store.set("backend", "gloo" if store.add("without", 0) else "nccl")
+    return str(store.get("backend").decode())
 
 
 def _name_of_meeting(store: dist.Store, own: int, count: int) -> str:

@@ -214,9 +214,8 @@ class SampledHead:
         again = torch.zeros_like(more, dtype=torch.bool)
         again.scatter_(1, order[:, 1:], ordered[:, 1:] == ordered[:, :-1])
         fresh = ~again & ~marked.gather(1, more)
-        fresh &= (
-            numbers[: 4 * largest] < 4 * units[:, None]
-        )  # whatever other steps are drawn with it
+        # A step has as many candidates whatever other steps are drawn with it.
+        fresh &= numbers[: 4 * largest] < 4 * units[:, None]
         taken = fresh & (fresh.cumsum(dim=1) <= lacking[:, None])
         # Those that are not taken mark what is marked already.
         marked.scatter_(1, torch.where(taken, more, drawn[:, :1]), True)
@@ -237,7 +236,7 @@ class SampledHead:
             missed = self.missed(images, q)
             more = (self.round_to(images, q) - 1) / 2  # labels, on average
             missed = missed * (1 - more / max(missed.sum(), 1.0))
-            self.chance.copy_(torch.from_numpy(1 - missed))
+            self.chance.copy_(sent(torch.from_numpy(1 - missed), self.device))
 
     # What a step does
 
