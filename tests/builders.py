@@ -9,6 +9,7 @@ import csv
 import io
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -79,6 +80,21 @@ def said(table: LabelTable, pattern: str) -> bool:
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "partly", *map(str, arguments)]
+
+
+def passes_interpreted(file: str, chosen: str) -> None:
+    """These tests of a file pass where Triton's interpreter runs kernels on the CPU: in a process
+    of its own, for Triton decides at its import."""
+    pytest.importorskip("triton")
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", file, "-k", chosen],
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert " passed" in ran.stdout
 
 
 def environment() -> dict[str, str]:

@@ -6,8 +6,6 @@ where there is a GPU. The closed forms run as they are written.
 """
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
@@ -22,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from builders import passes_interpreted
 from partly import losses, methods
 from partly.errors import ConfigError, PartlyError, PartlyWarning
 from partly.labels import LabelTable
@@ -76,16 +75,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
 
 def test_kernels_in_the_interpreter() -> None:
     """Everything here with the engine "interpreter", and what is said of kernels only."""
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    ran = subprocess.run(
-        [*command, "-k", "interpreter and not test_kernels_in_the_interpreter"],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
+    passes_interpreted(__file__, "interpreter and not test_kernels_in_the_interpreter")
 
 
 # Batches and cases
@@ -653,6 +643,13 @@ def test_who_computes_by_default() -> None:
             assert fused._choose("auto", large) == "plain"
     with mock.patch.object(fused, "has_compiler", return_value=False):
         assert fused._choose("auto", large) == "plain"
+
+
+def test_the_chance_to_be_drawn_is_one_a_label() -> None:
+    data = make_data()
+    for chance in (torch.rand(1), torch.rand(4, 40), torch.rand(4, 1)):
+        with pytest.raises(ConfigError, match="one a label"):
+            fused.partly(data.logits, data.labels, c_positive=0.3, chance=chance)
 
 
 def broken(*_: Any, **__: Any) -> Any:

@@ -5,12 +5,11 @@ is a GPU.
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 import torch
 
+from builders import passes_interpreted
 from partly import sampled
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -18,17 +17,7 @@ LABELS, DRAWN = 40, 9
 
 
 def test_rows_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", __file__]
-    ran = subprocess.run(
-        [*command, "-k", "as_plain"],
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert " passed" in ran.stdout
+    passes_interpreted(__file__, "as_plain")
 
 
 @pytest.mark.skipif(not (INTERPRETED or torch.cuda.is_available()), reason="no GPU")

@@ -175,6 +175,10 @@ def partly(
     layout_of(focus, logits.shape, "focus")
     if isinstance(focus, Tensor):
         focus = focus.to(logits.device, working(logits).dtype)
+    if chance is not None:
+        if chance.shape != logits.shape[-1:]:
+            raise ConfigError(f"chance: expected one a label [{logits.shape[-1]}]")
+        chance = chance.to(logits.device, working(logits).dtype)
     picked = None if picked is None else picked.bool()
     own = weight / q if q else 0.0
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}

@@ -796,6 +796,7 @@ def partly(
     images, length = logits.shape
     picked = _bytes(picked)
     attentive = isinstance(focus, Tensor) or focus != 0
+    focus = focus if isinstance(focus, Tensor) else float(focus)
     rows, columns, tiles, programs, warps = _plan(images, length)
     layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative, focus)]
     survey = None
