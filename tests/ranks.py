@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -84,6 +85,14 @@ def probabilities_of_few(predictor: runs.Predictor, table: LabelTable) -> np.nda
     return distributed.in_parts(3, lambda rows: predictor.probabilities(table.take(rows)))
 
 
+def gathered() -> torch.Tensor:
+    """What the first rank has of 23 rows, of which each rank makes some, and the others none."""
+    with mock.patch.object(distributed, "BLOCK", 24):  # several rounds
+        found = distributed.on_first(23, lambda rows: np.stack([rows, rows**2, -rows], axis=1))
+    assert (found is None) == (not distributed.is_first())
+    return torch.tensor([]) if found is None else torch.from_numpy(found)
+
+
 def finish(folder: Path, name: str) -> dict[str, Any]:
     """Losses, weights, what was remembered of each image and how it was judged, of every case."""
     data, ended = tables(folder / "pictures"), {}
@@ -116,7 +125,7 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
             "few": torch.from_numpy(probabilities_of_few(predictor, known)),
             "judged": runs.read_lines(run / runs.METRICS),
         }
-    return ended
+    return ended | {"gathered": gathered()}
 
 
 if __name__ == "__main__":

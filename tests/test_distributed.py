@@ -220,6 +220,11 @@ def test_two_ranks_go_on_as_four_with_files(data, undisturbed, tmp_path):
     assert_same_end(run, undisturbed)
 
 
+def test_the_first_rank_is_given_everything(alone, together):
+    assert alone["gathered"].shape == (23, 3)
+    assert torch.equal(together["gathered"], alone["gathered"])
+
+
 @pytest.mark.parametrize(("alone", "backend"), [((1, 1, 1), "nccl"), ((1, 0, 1), "gloo")])
 def test_nccl_is_for_ranks_with_a_gpu_each(alone, backend):
     """All ranks say the same, whoever comes last."""

@@ -13,6 +13,7 @@ anything. Letters: W ranks, B images of a batch, L labels.
 """
 
 import inspect
+import math
 import os
 import sys
 import time
@@ -32,6 +33,7 @@ from partly import draws
 from partly.errors import PartlyError, RunError, ToldElsewhere
 
 Result = TypeVar("Result")
+BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
 PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
 
 
@@ -244,15 +246,52 @@ def own_slice(batch: Tensor) -> Tensor:
 
 def in_parts(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
     """work(rows) of all rows, each rank doing a part of them; the whole is known to all."""
+    mine = _own_work(count, work)
+    if world() == 1:
+        return mine
+    return whole(torch.from_numpy(mine).to(_place()), count).cpu().numpy()
+
+
+def on_first(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
+    """The same, but the whole is known to the first rank alone; others hold a block of it at most,
+    and answer None."""
+    mine = _own_work(count, work)
+    if world() == 1:
+        return mine
+    sizes = _sizes(count)
+    starts = np.cumsum([0, *sizes[:-1]])
+    length = max(1, BLOCK // (world() * max(1, math.prod(mine.shape[1:]))))
+    gathered = np.empty((count, *mine.shape[1:]), mine.dtype) if rank() == 0 else None
+    for begin in range(0, max(sizes), length):
+        own = torch.from_numpy(mine[begin : begin + length])
+        block = own.new_zeros(length, *own.shape[1:], device=_place())
+        block[: len(own)] = own
+        parts = [torch.empty_like(block) for _ in sizes]
+        dist.all_gather(parts, block)
+        if gathered is not None:
+            for start, size, part in zip(starts, sizes, parts, strict=True):
+                held = part[: max(0, size - begin)].cpu().numpy()
+                gathered[start + begin : start + begin + len(held)] = held
+    return gathered
+
+
+def _own_work(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """work(rows) of this rank's part of all rows."""
     rows = own_part(np.arange(count))
     if world() == 1:
         return work(rows)
     # Where ranks are more than rows, those without any learn from the first what rows look like.
     found = work(rows) if len(rows) or rank() == 0 else None
     shape = same(lambda: None if found is None else found[:0])
-    mine = shape if found is None else found
-    device = "cuda" if _on_gpu() else "cpu"
-    return whole(torch.from_numpy(mine).to(device), count).cpu().numpy()
+    if found is not None:
+        return found
+    assert shape is not None
+    return shape
+
+
+def _place() -> str:
+    """Where what the ranks send each other lies."""
+    return "cuda" if _on_gpu() else "cpu"
 
 
 # --- the model -----------------------------------------------------------------------------------
@@ -292,7 +331,7 @@ def total(values: Tensor) -> Tensor:
     """The sum over ranks of a few numbers in main memory."""
     if world() == 1:
         return values
-    return add_up(values.to("cuda" if _on_gpu() else "cpu", copy=True)).cpu()
+    return add_up(values.to(_place(), copy=True)).cpu()
 
 
 class _Sum(torch.autograd.Function):

@@ -157,23 +157,23 @@ def _evaluate(
 ) -> dict[str, Any]:
     """Every metric; into `folder`, where one is given, goes what the report draws besides."""
     table = table.reorder(predictor.names, "the data to evaluate on")
-    if predictor.config.get("head") == "sampled":
-        measured = _measure_many(predictor, table)
-    else:
-        probabilities = distributed.in_parts(
-            len(table), lambda own: predictor.probabilities(table.take(own))
+    many = predictor.config.get("head") == "sampled"
+    look = predictor.seen if many else predictor.probabilities
+    seen = distributed.on_first(len(table), lambda own: look(table.take(own)))
+
+    def measure() -> dict[str, Any]:
+        assert seen is not None
+        if many:
+            return _measure_many(predictor, table, seen)
+        found = metrics.evaluate(
+            seen, table.dense(), train_positives=train_positives, thresholds=predictor.thresholds
         )
-        measured = metrics.evaluate(
-            probabilities,
-            table.dense(),
-            train_positives=train_positives,
-            thresholds=predictor.thresholds,
-        )
-        if folder is not None and distributed.is_first():
-            found = diagnosis.diagnose(
-                probabilities, table, measured["AP"], thresholds=predictor.thresholds
-            )
-            checkpoint.write_json(folder / runs.DIAGNOSIS, found)
+        if folder is not None:
+            drawn = diagnosis.diagnose(seen, table, found["AP"], thresholds=predictor.thresholds)
+            checkpoint.write_json(folder / runs.DIAGNOSIS, drawn)
+        return found
+
+    measured = distributed.same(measure)  # by the first rank, which alone has it all
     trained_on = table.inputs_hash == predictor.config.get("inputs_hash")
     return {
         "images": len(table),
@@ -184,9 +184,8 @@ def _evaluate(
     }
 
 
-def _measure_many(predictor: runs.Predictor, table: LabelTable) -> dict[str, Any]:
+def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray) -> dict[str, Any]:
     """What can be measured without a matrix of all images and labels."""
-    seen = distributed.in_parts(len(table), lambda own: predictor.seen(table.take(own)))
     top, _ = predictor.top_of(seen, judging.FIRST)
     positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
