@@ -28,6 +28,7 @@ class Recorder:
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.replayed = 0
         self.pool: Any = None
+        self.aside: torch.cuda.Stream | None = None  # one for all: memory is shared within a stream
 
     def __call__(self, work: Callable[..., Tensor], *given: Tensor, key: Any = None) -> Tensor:
         """work(*given). What it returns is overwritten by the next call.
@@ -64,8 +65,11 @@ class Recorder:
     ) -> tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]:
         """Nothing is done yet: only its replay does it. Recordings share their memory."""
         places = [tensor.clone() for tensor in given]
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        graph, device = torch.cuda.CUDAGraph(), places[0].device
+        self.aside = self.aside or torch.cuda.Stream(device)
+        # Other threads may go on with what they do.
+        how: dict[str, Any] = {"pool": self.pool, "capture_error_mode": "thread_local"}
+        with torch.cuda.device(device), torch.cuda.graph(graph, stream=self.aside, **how):
             answer = work(*places)
         self.pool = graph.pool()
         return graph, places, answer

@@ -7,6 +7,7 @@ and written once. With TRITON_INTERPRET=1 set before this module is imported it 
 slowly.
 """
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -62,7 +63,8 @@ def move_rows(
 ) -> None:
     count, width = len(columns), weights[0].numel()
     block = min(triton.next_power_of_2(width), WIDEST)
-    _move_kernel[(count, triton.cdiv(width, block))](
-        weights, mean, square, columns, gradient.contiguous(), pull, pace, width, *betas, epsilon,
-        WIDTH=block, num_warps=max(1, min(4, block // 128)),
-    )  # fmt: skip
+    with torch.cuda.device_of(weights):
+        _move_kernel[(count, triton.cdiv(width, block))](
+            weights, mean, square, columns, gradient.contiguous(), pull, pace, width, *betas,
+            epsilon, WIDTH=block, num_warps=max(1, min(4, block // 128)),
+        )  # fmt: skip

@@ -102,7 +102,8 @@ class SampledHead:
         self.middle, self.end = -1, -1  # of those
         self.main = self.aside = None
         if self.device.type == "cuda":
-            self.main, self.aside = torch.cuda.current_stream(), torch.cuda.Stream()
+            self.main = torch.cuda.current_stream(self.device)
+            self.aside = torch.cuda.Stream(self.device)
             self.aside.wait_stream(self.main)
         self._missed: dict[tuple[int, float], np.ndarray] = {}
         self._units: dict[tuple[int, float], int] = {}
