@@ -17,6 +17,7 @@ from partly import checkpoint, distributed, runs, training
 from partly.config import Config
 from partly.hiding import hide
 from partly.labels import LabelTable
+from partly.starting import State
 
 FEATURES = Config(epochs=2, batch_size=64, hold_out=0.0, expected_positives=1.6, amp="off")
 PICTURES = Config(
@@ -93,18 +94,30 @@ def gathered() -> torch.Tensor:
     return torch.tensor([]) if found is None else torch.from_numpy(found)
 
 
+def gradient_of(state: State) -> torch.Tensor:
+    """Of all weights, and of the rows of a sampled head, as the last step has left it."""
+    drawn = [] if state.sampled is None else state.sampled.rows
+    every = [weights.grad for weights in (*state.model.parameters(), *drawn)]
+    return torch.cat([gradient.flatten() for gradient in every if gradient is not None])
+
+
 def finish(folder: Path, name: str) -> dict[str, Any]:
-    """Losses, weights, what was remembered of each image and how it was judged, of every case."""
+    """Of every case: losses, a gradient, weights, what was remembered of each image, how it was
+    judged."""
     data, ended = tables(folder / "pictures"), {}
     for case, (kind, setting, config) in CASES.items():
         known = hide(data[kind], setting, seed=1)
         aside = upside_down(ASIDE[case]) if case in ASIDE else None
         seen: list[float] = []
+        gradients: list[torch.Tensor] = []
         step = training.take_step
 
-        def noted(*given: Any, step: Any = step, seen: list[float] = seen) -> Any:
-            loss = step(*given)
+        def noted(
+            state: State, *given: Any, step: Any = step, seen: Any = seen, every: Any = gradients
+        ) -> Any:
+            loss = step(state, *given)
             seen.append(float(loss))
+            every.append(gradient_of(state))
             return loss
 
         training.take_step = noted
@@ -119,6 +132,7 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
         fitted = predictor.thresholds
         ended[case] = {
             "losses": torch.tensor(seen),
+            "gradient": gradients[1],  # that of the first step ends at a layer that begins at 0
             "weights": predictor.model.state_dict(),
             "rows": rows,
             "thresholds": torch.tensor([] if fitted is None else fitted),
