@@ -1,4 +1,10 @@
-"""What is recorded does what it would have done. All of it needs a GPU."""
+"""What is recorded does what it would have done.
+
+Recordings need a GPU; when one is made and which is replayed does not.
+"""
+
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +17,62 @@ from partly.recording import Recorder
 from test_sampled import config, many_labels
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+class Told:
+    """Stands for a recording: what replays it tells the work again."""
+
+    def __init__(self, work: Callable[..., Tensor], places: list[Tensor], answer: Tensor) -> None:
+        self.work, self.places, self.answer = work, places, answer
+
+    def replay(self) -> None:
+        self.answer.copy_(self.work(*self.places))
+
+
+class OnCpu(Recorder):
+    """A recorder that needs no GPU, and may fail to record."""
+
+    fails = False
+
+    def _record(self, work: Callable[..., Tensor], given: tuple[Tensor, ...]) -> Any:
+        if self.fails:
+            raise RuntimeError("not today\nreally")
+        places = [tensor.clone() for tensor in given]
+        answer = torch.zeros_like(work(*places))
+        return Told(work, places, answer), places, answer
+
+
+def test_what_comes_again_is_recorded_with_what_it_is_given() -> None:
+    recorder = OnCpu()
+    for number in range(8):
+        for size in (2, 3):
+            values = torch.arange(size) + number
+            for factor in (1, 10):  # what the work depends on beside the tensors
+                found = recorder(lambda v, by=factor: v * by, values, key=factor)
+                assert torch.equal(found, values * factor)
+    assert len(recorder.recorded) == 4
+    assert recorder.replayed == 4 * (8 - recording.BEFORE)
+
+
+def test_shapes_beyond_the_most_go_on_as_ever() -> None:
+    recorder = OnCpu()
+    for _ in range(recording.BEFORE + 1):
+        for size in range(1, recording.MOST + 4):
+            assert torch.equal(recorder(torch.neg, torch.ones(size)), -torch.ones(size))
+    assert len(recorder.recorded) == recorder.replayed == recording.MOST
+
+
+def test_after_one_failure_nothing_is_recorded() -> None:
+    recorder = OnCpu()
+    recorder.fails = True
+    for _ in range(recording.BEFORE):
+        recorder(torch.neg, torch.ones(2))
+    with pytest.warns(PartlyWarning, match="goes on as ever: not today$"):
+        assert recorder(torch.neg, torch.ones(2)).sum() == -2
+    recorder.fails = False
+    for size in (2, 3, 3, 3, 3):  # neither this shape nor another
+        assert recorder(torch.neg, torch.ones(size)).sum() == -size
+    assert not recorder.recorded
 
 
 @needs_gpu
@@ -39,13 +101,29 @@ def test_what_cannot_be_recorded_goes_on_as_ever() -> None:
     def asks(values: Tensor) -> Tensor:
         return values * values.sum().item()
 
-    values = torch.ones(3, device="cuda")
+    values, stream = torch.ones(3, device="cuda"), torch.cuda.current_stream()
     for _ in range(recording.BEFORE):
         assert recorder(asks, values).sum() == 9
     with pytest.warns(PartlyWarning, match="cannot be recorded"):
         assert recorder(asks, values).sum() == 9
     assert recorder(asks, values).sum() == 9
     assert recorder.replayed == 0
+    assert torch.cuda.current_stream() == stream
+
+
+@needs_gpu
+def test_a_gpu_draws_what_a_cpu_draws() -> None:
+    table, found = many_labels(), {}
+    for device in ("cpu", "cuda"):
+        state = starting.start(table, config(device=device).complete(table))
+        packed = []
+        for state.epoch in (1, 2):
+            for rows, _ in state.batches():
+                packed.append(state.sampled.draw(rows.numpy(), state.epoch, state.step))
+                state.step += 1
+        found[device] = [[part.cpu() for part in one.open()] for one in packed]
+    for here, there in zip(*found.values(), strict=True):
+        torch.testing.assert_close(there, here, rtol=0, atol=0)
 
 
 @needs_gpu

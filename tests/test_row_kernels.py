@@ -5,15 +5,41 @@ is a GPU.
 """
 
 import os
+from unittest import mock
 
 import pytest
 import torch
 
 from builders import passes_interpreted
 from partly import sampled
+from partly.errors import PartlyWarning
+from partly.losses import fused
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 LABELS, DRAWN = 40, 9
+
+
+def test_where_the_kernel_cannot_be_made_plain_operations_move_the_rows() -> None:
+    """As the losses do, with one warning for both."""
+
+    class OnGpu(torch.Tensor):
+        is_cuda = True
+
+    weights = torch.ones(3, 2).as_subclass(OnGpu)
+    tables = weights, torch.zeros(3, 2), torch.zeros(3, 2)
+    given = torch.tensor([1]), torch.ones(1, 2), None, torch.tensor(0.5)
+    broken = mock.Mock(move_rows=mock.Mock(side_effect=RuntimeError("no compiler for you")))
+    with (
+        mock.patch.object(sampled, "import_module", return_value=broken),
+        mock.patch.object(fused, "has_triton", return_value=True),
+        mock.patch.dict(fused._works, clear=True),
+    ):
+        with pytest.warns(PartlyWarning, match="'triton' cannot compute here: no compiler"):
+            sampled.move(*tables, *given)
+        assert not fused.works("triton")
+        assert (weights[1] < 1).all()
+        sampled.move(*tables, *given)
+    assert broken.move_rows.call_count == 1
 
 
 def test_rows_in_the_interpreter() -> None:

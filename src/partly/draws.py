@@ -63,7 +63,7 @@ def order(seed: int, epoch: int, count: int, device: str = "cpu") -> np.ndarray:
     """A permutation of `count` rows for one epoch; a GPU finds the same one, sooner."""
     rows: Integers = np.arange(count, dtype=np.int64)
     column: Integers = np.zeros(1, np.int64)
-    if device != "cuda":
+    if not device.startswith("cuda"):
         return np.argsort(bits(seed, ORDER, epoch, rows, column), kind="stable")
     import torch
 

@@ -279,10 +279,6 @@ class LabelTable:
         here = columns[np.minimum(places, len(columns) - 1)] == found
         return (lines * len(columns) + places)[here], values[here]
 
-    def known_columns(self, rows: np.ndarray) -> np.ndarray:
-        """The label of each known entry of these rows."""
-        return self.indices[self._positions(rows)[0]]
-
     def take(self, rows: np.ndarray) -> "LabelTable":
         """The table of these rows only, in this order."""
         rows = np.arange(len(self))[rows]

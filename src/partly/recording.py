@@ -27,6 +27,7 @@ class Recorder:
         self.seen: Counter[Any] = Counter()
         self.recorded: dict[Any, tuple[torch.cuda.CUDAGraph, list[Tensor], Tensor]] = {}
         self.replayed = 0
+        self.failed = False
         self.pool: Any = None
         self.aside: torch.cuda.Stream | None = None  # one for all: memory is shared within a stream
 
@@ -38,14 +39,15 @@ class Recorder:
         shapes = (key, *(tensor.shape for tensor in given))
         if shapes not in self.recorded:
             self.seen[shapes] += 1
-            if self.seen[shapes] <= BEFORE or len(self.recorded) == MOST:
+            full = len(self.recorded) == MOST
+            if self.failed or full or self.seen[shapes] <= BEFORE:
                 return work(*given)
             try:
                 self.recorded[shapes] = self._record(work, given)
             except torch.cuda.OutOfMemoryError:
                 raise
             except RuntimeError as error:
-                self.seen[shapes] = -(10**9)  # never again
+                self.failed = True  # whatever the shape: what one failure leaves behind is enough
                 reason = str(error).splitlines()[0]
                 warnings.warn(
                     f"a step cannot be recorded, and goes on as ever: {reason}",
@@ -69,7 +71,10 @@ class Recorder:
         self.aside = self.aside or torch.cuda.Stream(device)
         # Other threads may go on with what they do.
         how: dict[str, Any] = {"pool": self.pool, "capture_error_mode": "thread_local"}
-        with torch.cuda.device(device), torch.cuda.graph(graph, stream=self.aside, **how):
+        # Around it, the stream that is current: some versions of torch stay in the recording's
+        # where that fails.
+        current = torch.cuda.stream(torch.cuda.current_stream(device))
+        with current, torch.cuda.graph(graph, stream=self.aside, **how):
             answer = work(*places)
         self.pool = graph.pool()
         return graph, places, answer

@@ -22,7 +22,7 @@ Letters: B images of a batch, L labels, C of them drawn, F features, S steps.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -35,11 +35,11 @@ from torch.nn.functional import linear
 from partly import distributed, draws, metrics
 from partly.data import sent
 from partly.labels import LabelTable
-from partly.losses.fused import has_triton
+from partly.losses import fused
 from partly.schedules import ramp
 
-MANY = 1024  # labels of a step from which on their number is rounded up: see `round_to`
-MARKS = 1 << 25  # a mark a label and step, of the steps that are drawn at the same time
+MANY = 128  # labels of a step from which on their number is rounded up: see `round_to`
+AHEAD = 1 << 21  # known entries and labels that are drawn at the same time, at most
 TOGETHER = 256  # steps that are drawn at the same time, at most
 BETAS, EPSILON = (0.4, 0.999), 1e-15
 
@@ -100,21 +100,26 @@ class SampledHead:
         self.chance_of: tuple[int, float] | None = None  # so many images, at this q
         self.ahead: dict[int, Packed] = {}  # steps that come next
         self.middle, self.end = -1, -1  # of those
-        self.main = self.aside = None
+        self.main: torch.cuda.Stream | None = None  # who reads what is drawn
+        self.aside: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            self.main = torch.cuda.current_stream(self.device)
             self.aside = torch.cuda.Stream(self.device)
-            self.aside.wait_stream(self.main)
+            self.aside.wait_stream(torch.cuda.current_stream(self.device))
         self._missed: dict[tuple[int, float], np.ndarray] = {}
         self._units: dict[tuple[int, float], int] = {}
 
     # What a step is about
 
+    def draws_for(self, q: float) -> int:
+        """So many draws, some of them twice, leave out a label with a chance of 1 - q, or less."""
+        return math.ceil(math.log1p(-q) / math.log1p(-1 / self.labels))
+
     def missed(self, images: int, q: float) -> np.ndarray:
         """1 - ρ [L] of a batch of so many images, before the number of labels is rounded up."""
         if (images, q) not in self._missed:
             self._missed = {key: kept for key, kept in self._missed.items() if key[1] == q}
-            self._missed[images, q] = np.exp(images * self.log_missed) * (1 - q)
+            left_out = 0.0 if q >= 1 else (1 - 1 / self.labels) ** self.draws_for(q)
+            self._missed[images, q] = np.exp(images * self.log_missed) * left_out
         return self._missed[images, q]
 
     def round_to(self, images: int, q: float) -> int:
@@ -126,10 +131,12 @@ class SampledHead:
             self._units[images, q] = 1 << (int(drawn).bit_length() - 5) if some else 1
         return self._units[images, q]
 
-    def steps_ahead(self, images: int) -> int:
+    def steps_ahead(self, images: int, epoch: int) -> int:
         """How many steps of so many images are drawn at the same time."""
-        entries = max(1, int(images * self.known_of_row.mean()))
-        return max(1, min(TOGETHER, MARKS // self.labels, MARKS // 16 // entries))
+        q = ramp(self.q, epoch, self.epochs)
+        candidates = self.labels if q >= 1 else self.draws_for(q) + 4 * self.round_to(images, q)
+        known = int(images * self.known_of_row.mean())
+        return max(1, min(TOGETHER, AHEAD // (candidates + known)))
 
     def due(self, step: int) -> int | None:
         """The step from which on labels are to be drawn now: this one, if its are not there; the
@@ -141,12 +148,13 @@ class SampledHead:
     @contextmanager
     def beside(self) -> Iterator[None]:
         """What is begun here, a GPU does beside what it is busy with; what comes after waits."""
-        if self.main is None or self.aside is None:
+        if self.aside is None:
             yield
             return
+        self.main = main = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.aside):
             yield
-        self.main.wait_stream(self.aside)
+        main.wait_stream(self.aside)
 
     def look_ahead(self, chunks: Sequence[np.ndarray], epoch: int, step: int) -> None:
         """Draw the labels of the steps that come next, from `step` on, of these rows each.
@@ -157,7 +165,7 @@ class SampledHead:
         q, steps = ramp(self.q, epoch, self.epochs), len(chunks)
         sizes = [len(chunk) for chunk in chunks]
         every = np.concatenate(chunks)
-        known = np.add.reduceat(np.append(self.known_of_row[every], 0), np.cumsum([0, *sizes[:-1]]))
+        known = np.add.reduceat(self.known_of_row[every], np.cumsum([0, *sizes[:-1]]))
         units = [self.round_to(size, q) for size in sizes]
         device, count, total = self.device, len(every), int(known.sum())
         rows = sent(torch.from_numpy(every), device)
@@ -172,13 +180,16 @@ class SampledHead:
         position = (first - _before(lengths))[row] + number[:total]
         column, value, at = self.indices[position].long(), self.values[position], step_of[row]
 
-        marked = torch.full((steps, self.labels), q >= 1, dtype=torch.bool, device=device)
-        marked[at, column] = True
-        if q < 1:
-            self._mark(marked, q, unit, max(units), step)
-        ranks = marked.cumsum(dim=1, dtype=torch.int32)
-        counts = ranks[:, -1].long()
-        of_step, drawn = marked.nonzero().unbind(1)
+        # The labels of all steps, ascending: each is step·L + label.
+        begins = self.labels * torch.arange(steps + 1, device=device)
+        needed = begins[at] + column
+        if q >= 1:
+            drawn = torch.arange(steps * self.labels, device=device)
+        else:
+            drawn = self._sample(needed, begins, unit, max(units), q, step)
+        ends = torch.searchsorted(drawn, begins)
+        before, counts = ends[:-1], ends.diff()
+        of_step = _repeat(number[:steps], counts, len(drawn))
         labels = counts.tolist()
 
         # A line for each step, all of the same length. Places that are left over lie behind the
@@ -188,9 +199,11 @@ class SampledHead:
         lines = torch.zeros(steps, values + rooms[2], dtype=torch.int64, device=device)
         lines[:, places:values] = (images * counts)[:, None]
         lines[step_of, line_of] = rows
-        lines[of_step, columns + ranks[of_step, drawn] - 1] = drawn
+        rank = torch.arange(len(drawn), device=device) - before[of_step]
+        lines[of_step, columns + rank] = drawn - begins[of_step]
         within = number[:total] - _before(entries)[at]
-        lines[at, places + within] = line_of[row] * counts[at] + ranks[at, column] - 1
+        rank = torch.searchsorted(drawn, needed) - before[at]
+        lines[at, places + within] = line_of[row] * counts[at] + rank
         lines[at, values + within] = value.long()
         parts = zip(lines.unbind(), sizes, labels, strict=True)
         shape = (*rooms, rooms[2])
@@ -199,27 +212,29 @@ class SampledHead:
         self.ahead |= {step + place: Packed(*part, shape) for place, part in enumerate(parts)}
         self.middle, self.end = step + steps // 2, step + steps
 
-    def _mark(self, marked: Tensor, q: float, units: Tensor, largest: int, step: int) -> None:
-        """Mark a share q of the labels [S, L], and more until they are a multiple of units [S]."""
-        # So many draws, some of them twice, leave out a label with a chance of 1 - q.
-        count = math.ceil(math.log1p(-q) / math.log1p(-1 / self.labels))
-        steps = torch.arange(step, step + len(marked), device=self.device)[:, None]
+    def _sample(
+        self, needed: Tensor, begins: Tensor, units: Tensor, largest: int, q: float, step: int
+    ) -> Tensor:
+        """The labels that are needed, a share q of all, and more until those of each step are a
+        multiple of its unit [S]. All of them are step·L + label, as `begins` [S + 1] are with 0."""
+        count = self.draws_for(q)
+        steps = torch.arange(step, step + len(units), device=self.device)[:, None]
         numbers = torch.arange(count + 4 * largest, device=self.device)
         drawn = draws.bits(self.seed, draws.PICK, 0, steps, numbers) % self.labels
-        marked.scatter_(1, drawn[:, :count], True)
+        drawn += begins[:-1, None]
+        found = torch.cat([needed, drawn[:, :count].flatten()]).unique()
         if largest == 1:
-            return
-        lacking = -marked.sum(dim=1) % units
-        more = drawn[:, count:]
+            return found
+        lacking = -torch.searchsorted(found, begins).diff() % units
+        more = drawn[:, count:].contiguous()
         ordered, order = more.sort(dim=1, stable=True)
-        again = torch.zeros_like(more, dtype=torch.bool)
-        again.scatter_(1, order[:, 1:], ordered[:, 1:] == ordered[:, :-1])
-        fresh = ~again & ~marked.gather(1, more)
+        fresh = torch.ones_like(more, dtype=torch.bool)
+        fresh.scatter_(1, order[:, 1:], ordered[:, 1:] != ordered[:, :-1])
+        fresh &= found[torch.searchsorted(found, more).clamp(max=len(found) - 1)] != more
         # A step has as many candidates whatever other steps are drawn with it.
         fresh &= numbers[: 4 * largest] < 4 * units[:, None]
         taken = fresh & (fresh.cumsum(dim=1) <= lacking[:, None])
-        # Those that are not taken mark what is marked already.
-        marked.scatter_(1, torch.where(taken, more, drawn[:, :1]), True)
+        return torch.cat([found, more[taken]]).sort().values
 
     def draw(self, rows: np.ndarray, epoch: int, step: int) -> Packed:
         """What this step is about: known labels of these images, and a sample."""
@@ -227,7 +242,9 @@ class SampledHead:
             with self.beside():
                 self.look_ahead([rows], epoch, step)
         self.expect(len(rows), epoch)
-        return self.ahead.pop(step)
+        packed = self.ahead.pop(step)
+        assert packed.images == len(rows)
+        return packed
 
     def expect(self, images: int, epoch: int) -> None:
         """Settle the chance of each label to be drawn beside so many images."""
@@ -311,8 +328,7 @@ class RowAdam(torch.optim.Optimizer):
                 pull = decay / head.chance[head.columns]
             mean, square = (self.state[parameter][name] for name in ("mean", "square"))
             tables = parameter, mean, square
-            choices = {"betas": BETAS, "epsilon": EPSILON}
-            mover(parameter)(*tables, head.columns, rows.grad, pull, self.pace, **choices)
+            move(*tables, head.columns, rows.grad, pull, self.pace)
 
     def state_dict(self) -> dict[str, Any]:
         return super().state_dict() | {"steps": self.steps}
@@ -322,11 +338,14 @@ class RowAdam(torch.optim.Optimizer):
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "steps"})
 
 
-def mover(weights: Tensor) -> Callable[..., None]:
-    """Who moves these rows: on a GPU one kernel, where Triton is installed."""
-    if not weights.is_cuda or not has_triton():
-        return move_rows
-    return import_module("partly.row_kernels").move_rows
+def move(weights: Tensor, *given: Any) -> None:
+    """`move_rows`, which a GPU does in one kernel where Triton works."""
+    choices: dict[str, Any] = {"betas": BETAS, "epsilon": EPSILON}
+    if weights.is_cuda and fused.works("triton"):
+        with fused.trying("triton"):
+            import_module("partly.row_kernels").move_rows(weights, *given, **choices)
+            return
+    move_rows(weights, *given, **choices)
 
 
 def move_rows(

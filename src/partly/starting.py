@@ -95,7 +95,7 @@ class State:
         """The rows of an epoch's batches, whose order is a function of (seed, epoch)."""
         assert self.config.batch_size is not None
         if epoch not in self.orders:
-            rows = draws.order(self.config.seed, epoch, len(self.training.table), self.device.type)
+            rows = draws.order(self.config.seed, epoch, len(self.training.table), str(self.device))
             self.orders = {of: chunks for of, chunks in self.orders.items() if of >= self.epoch}
             self.orders[epoch] = split_into_chunks(rows, self.config.batch_size)
         return self.orders[epoch]
@@ -104,10 +104,12 @@ class State:
         """What is left of this epoch: the rows of each batch [B], and the inputs of this rank's
         part of it."""
         first, chunks = self.step, self.chunks(self.epoch)[self.step_of_epoch :]
-        parts = [distributed.own_part(chunk) for chunk in chunks]
-        batches: Iterable[tuple[Tensor, Tensor]] = self.inputs.batches(parts, self.epoch)
+        batches: Iterable[tuple[Tensor, Tensor]]
         if self.recorder is not None:  # a recorded step looks its features up itself
             batches = [(torch.empty(0), torch.empty(0))] * len(chunks)
+        else:
+            parts = [distributed.own_part(chunk) for chunk in chunks]
+            batches = self.inputs.batches(parts, self.epoch)
         for number, (chunk, (_, inputs)) in enumerate(zip(chunks, batches, strict=True)):
             self.look_ahead(first + number)
             yield torch.from_numpy(chunk), inputs
@@ -121,7 +123,7 @@ class State:
         if before < self.config.epochs:
             with self.sampled.beside():
                 chunks = self.chunks(before + 1)[place:]
-                chunks = chunks[: self.sampled.steps_ahead(len(chunks[0]))]
+                chunks = chunks[: self.sampled.steps_ahead(len(chunks[0]), before + 1)]
                 self.sampled.look_ahead(chunks, before + 1, due)
 
     def found(self) -> dict[str, Any]:

@@ -20,7 +20,8 @@ float32; float64 stays what it is, but not with triton.
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -221,23 +222,41 @@ def _compute(
     chosen = _choose(backend, logits)
     if chosen == "plain":
         return None
-    try:
-        loss, gradient, pseudo = _answer(chosen, name, logits, inputs, options)
-    except (PartlyError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if _works.get(chosen):
-            raise
-        problem = f"backend '{chosen}' cannot compute here: {error}"
-        if backend != "auto":
-            raise ConfigError(f"{problem}\ntake backend='plain'") from error
-        _works[chosen] = False
-        warnings.warn(f"{problem}\nbackend 'plain' does, slowly", PartlyWarning, stacklevel=3)
+    answer = None
+    with trying(chosen, insist=backend != "auto"):
+        answer = _answer(chosen, name, logits, inputs, options)
+    if answer is None:
         return None
-    _works[chosen] = True
+    loss, gradient, pseudo = answer
     if logits.requires_grad and torch.is_grad_enabled():
         loss = _WithGradient.apply(logits, (loss, gradient))
     return loss, pseudo
+
+
+def works(backend: str) -> bool:
+    """Whether a backend is there and, once it was tried, has worked."""
+    there = has_triton() if backend == "triton" else has_compiler()
+    return there and _works.get(backend, True)
+
+
+@contextmanager
+def trying(backend: str, insist: bool = False) -> Iterator[None]:
+    """The first use of a backend settles whether it works: where it does not, that is said once and
+    what is left undone is the plain function's to do. insist: it is an error."""
+    try:
+        yield
+    except (PartlyError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if _works.get(backend):
+            raise
+        problem = f"backend '{backend}' cannot compute here: {error}"
+        if insist:
+            raise ConfigError(f"{problem}\ntake backend='plain'") from error
+        _works[backend] = False
+        warnings.warn(f"{problem}\nbackend 'plain' does, slowly", PartlyWarning, stacklevel=5)
+    else:
+        _works[backend] = True
 
 
 def _choose(backend: str, logits: Tensor) -> str:
@@ -249,10 +268,10 @@ def _choose(backend: str, logits: Tensor) -> str:
         raise_if(_against_triton(logits), ConfigError)
     if backend != "auto":
         return backend
-    if logits.is_cuda and _works.get("triton", True) and not _against_triton(logits):
+    if logits.is_cuda and works("triton") and not _against_triton(logits):
         return "triton"
     large = logits.device.type == "cpu" and logits.numel() >= WORTH_COMPILING
-    if large and _works.get("compiled", True) and has_compiler():
+    if large and works("compiled"):
         return "compiled"
     return "plain"
 
