@@ -13,11 +13,12 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from partly import cli
@@ -80,6 +81,46 @@ def said(table: LabelTable, pattern: str) -> bool:
 
 def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "partly", *map(str, arguments)]
+
+
+class Compiled:
+    """In the place of a Triton kernel: it is compiled for what it is launched with, and not
+    launched. It takes no GPU. A compiler wants what the interpreter does not: a variable of a loop
+    keeps its shape."""
+
+    KINDS: ClassVar = {
+        torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16",
+        torch.int8: "*i8", torch.uint8: "*u8", torch.int32: "*i32", torch.int64: "*i64",
+    }  # fmt: skip
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel, self.launches = kernel, 0
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return self.compile
+
+    def compile(
+        self, *given: Any, num_warps: int, enable_fp_fusion: bool = True, **fixed: Any
+    ) -> None:
+        import triton
+        from triton.backends.compiler import GPUTarget
+        from triton.compiler import ASTSource
+
+        names = self.kernel.arg_names
+        every = dict(zip(names, given, strict=False)) | fixed
+        fixed |= {name: value for name, value in every.items() if value is None}
+        fixed |= {name: 1 for name, value in every.items() if type(value) is int and value == 1}
+        kinds = {int: "i32", float: "fp32"}
+        signature = {
+            name: "constexpr" if name in fixed
+            else self.KINDS[value.dtype] if isinstance(value, torch.Tensor)
+            else kinds[type(value)]
+            for name, value in every.items()
+        }  # fmt: skip
+        source = ASTSource(self.kernel, signature, {(names.index(n),): v for n, v in fixed.items()})
+        options = {"num_warps": num_warps, "enable_fp_fusion": enable_fp_fusion}
+        triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+        self.launches += 1
 
 
 def passes_interpreted(file: str, chosen: str) -> None:

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from builders import passes_interpreted
+from builders import Compiled, passes_interpreted
 from partly import losses, methods
 from partly.errors import ConfigError, PartlyError, PartlyWarning
 from partly.labels import LabelTable
@@ -173,6 +173,7 @@ def partly_reference(
     gamma: float = 0.05,
     chance: Tensor | None = None,
     factor: float = 1.0,
+    emphasis: Tensor | None = None,
     store: str = "float32",
 ) -> tuple[Tensor, Tensor]:
     """What a step of the method `partly` does."""
@@ -194,6 +195,7 @@ def partly_reference(
         beta=beta, reduction="none",
     )  # fmt: skip
     entries = entries * attend(torch.sigmoid(believed), focus)
+    entries = entries if emphasis is None else entries * emphasis
     return factor * entries.mean(), kept_as(store, pseudo)
 
 
@@ -250,6 +252,8 @@ CASES = {
     "partly, drawn, told": partly(
         chance=Of("by_label"), targets="prediction", weight=0.5, share="all", factor=2.0
     ),
+    "partly, drawn, by image": partly(chance=Of("by_label"), c_positive=Of("by_image")),
+    "partly, emphasis": partly(emphasis=Of("by_entry"), focus=0.5, picked=Of("picked")),
     "partly, nothing picked": partly(picked=Of("picked"), q=0.0),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -335,6 +339,7 @@ any_case = st.one_of(
         gamma=st.sampled_from([0.01, 0.3]),
         chance=st.sampled_from([None, Of("by_label")]),
         factor=st.sampled_from([0.1, 1.0]),
+        emphasis=st.sampled_from([None, Of("by_entry")]),
         store=STORES,
     ),
 )
@@ -612,6 +617,26 @@ class TestInterpreter:
                 assert_equal(CASES[name], data, engine)
 
 
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@every_case
+@pytest.mark.parametrize("alone", [True, False], ids=["one program", "many"])
+def test_kernels_can_be_compiled(case: Case, alone: bool) -> None:
+    """A compiler wants what the interpreter does not: a variable of a loop keeps its shape."""
+    pytest.importorskip("triton")
+    from partly.losses.fused import kernels
+
+    names = [name for name in vars(kernels) if name.endswith(("_kernel", "_survey"))]
+    compiled = {name: Compiled(getattr(kernels, name)) for name in names}
+    few = {} if alone else {"ALONE": 1, "MANY": 1}
+    with (
+        mock.patch.multiple(kernels, **compiled, **few),
+        mock.patch.object(fused, "_against_triton", return_value=[]),
+        mock.patch.dict(fused._works, {"triton": True}),
+    ):
+        case.fused(make_data((40, 50)), "triton")
+    assert sum(kernel.launches for kernel in compiled.values()) >= 1
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_more_entries_than_32_bits_count() -> None:
     images, length = 2200, 1_000_000
@@ -645,11 +670,17 @@ def test_who_computes_by_default() -> None:
         assert fused._choose("auto", large) == "plain"
 
 
-def test_the_chance_to_be_drawn_is_one_a_label() -> None:
+@pytest.mark.parametrize("name", ["chance", "focus"])
+def test_what_is_one_a_label_is_nothing_else(name: str) -> None:
     data = make_data()
-    for chance in (torch.rand(1), torch.rand(4, 40), torch.rand(4, 1)):
-        with pytest.raises(ConfigError, match="one a label"):
-            fused.partly(data.logits, data.labels, c_positive=0.3, chance=chance)
+    for value in (torch.rand(1), torch.rand(4, 40), torch.rand(4, 1), [0.5] * 39, "much"):
+        with pytest.raises(ConfigError, match=f"^{name}.* one number a label"):
+            fused.partly(data.logits, data.labels, c_positive=0.3, **{name: value})
+    expected = fused.partly(
+        data.logits, data.labels, c_positive=0.3, **{name: torch.full((40,), 0.5)}
+    )
+    found = fused.partly(data.logits, data.labels, c_positive=0.3, **{name: [0.5] * 40})
+    assert torch.equal(found[0], expected[0])
 
 
 def broken(*_: Any, **__: Any) -> Any:

@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
-from builders import passes_interpreted
+from builders import Compiled, passes_interpreted
 from partly import sampled
 from partly.errors import PartlyWarning
 from partly.losses import fused
@@ -40,6 +40,21 @@ def test_where_the_kernel_cannot_be_made_plain_operations_move_the_rows() -> Non
         assert (weights[1] < 1).all()
         sampled.move(*tables, *given)
     assert broken.move_rows.call_count == 1
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter compiles nothing")
+@pytest.mark.parametrize("pull", [None, torch.ones(2)])
+def test_the_kernel_can_be_compiled(pull: torch.Tensor | None) -> None:
+    pytest.importorskip("triton")
+    from partly import row_kernels
+
+    kernel = Compiled(row_kernels._move_kernel)
+    with mock.patch.object(row_kernels, "_move_kernel", kernel):
+        for shape in ((40,), (40, 512)):
+            tables = [torch.zeros(shape) for _ in range(3)]
+            given = torch.arange(2), torch.zeros(2, *shape[1:]), pull, torch.tensor(0.1)
+            row_kernels.move_rows(*tables, *given, betas=sampled.BETAS, epsilon=sampled.EPSILON)
+    assert kernel.launches == 2
 
 
 def test_rows_in_the_interpreter() -> None:

@@ -25,6 +25,7 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from numbers import Real
 from types import ModuleType
 from typing import Any, Literal
 
@@ -34,7 +35,7 @@ from torch import Tensor
 
 from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
-from partly.losses.common import RARE, as_chance, layout_of, working
+from partly.losses.common import as_chance, attend, working
 from partly.losses.fused.common import DTYPES, Answer, pack, unpack
 from partly.pseudo import posterior, sample_tilt
 from partly.schedules import attention
@@ -164,7 +165,7 @@ def partly(
     is. focus: one number or one a label. weight: of an unknown entry; where they are `picked` with
     a chance of q, those stand for all of them. chance [L]: of each label to be among these, where
     they are drawn: the loss sees logits with the tilt of `pseudo.sample_tilt`. factor: of the loss.
-    emphasis [B, L]: a factor of each entry; it is for the plain function alone.
+    emphasis [B, L]: a factor of each entry.
     """
     words = {"targets": (targets, TARGETS), "share": (share, SHARES)}
     if store is not None:
@@ -173,21 +174,20 @@ def partly(
     _check(logits, tables, words)
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
-    layout_of(focus, logits.shape, "focus")
-    if isinstance(focus, Tensor):
-        focus = focus.to(logits.device, working(logits).dtype)
-    if chance is not None:
-        if chance.shape != logits.shape[-1:]:
-            raise ConfigError(f"chance: expected one a label [{logits.shape[-1]}]")
-        chance = chance.to(logits.device, working(logits).dtype)
+    if not isinstance(focus, float):
+        focus = float(focus) if isinstance(focus, Real) else _one_a_label("focus", focus, logits)
+    chance = None if chance is None else _one_a_label("chance", chance, logits)
+    attentive = isinstance(focus, Tensor) or focus != 0
     picked = None if picked is None else picked.bool()
     own = weight / q if q else 0.0
-    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
+    options = {
+        "attentive": attentive, "targets": targets, "share": share, "gamma": gamma, "store": store,
+    }  # fmt: skip
     inputs = (
-        labels, teacher, picked, c_positive, c_negative, focus, chance, weight, own, factor,
+        labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis,
+        float(weight), own, float(factor),
     )  # fmt: skip
-    computed_by = backend if emphasis is None else "plain"
-    found = _compute("partly", computed_by, logits, inputs, options)
+    found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
         return found
     alpha, beta = paper.balance(labels, gamma, share)
@@ -204,9 +204,8 @@ def partly(
     terms = entropy.consistent(
         x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
-    if isinstance(focus, Tensor) or focus != 0:
-        attended = (expected + RARE) ** focus
-        terms = terms * (attended / attended.mean())
+    if attentive:
+        terms = terms * attend(expected, focus)
     if emphasis is not None:
         terms = terms * emphasis
     return factor * terms.mean(), None if store is None else pack(belief, store)
@@ -354,6 +353,18 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
         return gradient.mul_(slope)
     scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, gradient, slope)
     return scaled
+
+
+def _one_a_label(name: str, value: ArrayLike | Tensor, logits: Tensor) -> Tensor:
+    """Beside these logits."""
+    try:
+        given = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"{name} is a tensor of one number a label, not {value!r}") from None
+    if given.shape != logits.shape[-1:]:
+        expected = f"one number a label [{logits.shape[-1]}]"
+        raise ConfigError(f"{name}: expected {expected}, not shape {tuple(given.shape)}")
+    return given.to(logits.device, working(logits).dtype)
 
 
 def _check(

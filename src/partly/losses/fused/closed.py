@@ -6,7 +6,7 @@ epoch enter as tensors, so that it does so once.
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from types import FunctionType
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from partly.losses.common import RARE, working
 from partly.losses.fused.common import Answer, pack, unpack
 from partly.losses.paper import penalty
-from partly.pseudo import SMALLEST, sample_tilt
+from partly.pseudo import SMALLEST, sample_tilt, tilt
 
 Number = Tensor | float
 
@@ -49,31 +49,20 @@ def partly(
     c_negative: Tensor | float,
     focus: Tensor | float,
     chance: Tensor | None,
+    emphasis: Tensor | None,
     trust: float,
     weight: float,
     factor: float,
     **options: Any,
 ) -> Answer:
     # Before the loop: within it, what is one number a label would be computed for every entry.
-    tilt = _tilt(c_positive, c_negative, trust, logits.device)
+    tilted = partial(tilt, c_positive, c_negative, device=logits.device)
+    off = tilted(0.0, 1.0) - tilted(1.0, trust)  # where α = β: see `pseudo.posterior`
     shift = None if chance is None else sample_tilt(c_positive, c_negative, chance, trust)
-    attentive = isinstance(focus, Tensor) or focus != 0
     return _run(
-        _partly, logits, labels, teacher, picked, tilt, focus, shift, weight, factor,
-        attentive=attentive, **options,
+        _partly, logits, labels, teacher, picked, off, focus, shift, emphasis, weight, factor,
+        **options,
     )  # fmt: skip
-
-
-def _tilt(
-    c_positive: Tensor | float, c_negative: Tensor | float, trust: float, device: torch.device
-) -> Tensor:
-    """What `pseudo.posterior` adds to a logit where α = β."""
-    left, seen = [], []
-    for chance in (c_positive, c_negative):
-        known = torch.as_tensor(chance, dtype=torch.float32).to(device)
-        left.append((1 - known).clamp(SMALLEST))
-        seen.append((known + (1 - known) * trust).clamp(SMALLEST))
-    return torch.log(left[0] * seen[1] / (left[1] * seen[0]))
 
 
 def _run(loss: Callable[..., Answer], *inputs: Any, **options: Any) -> Answer:
@@ -177,17 +166,18 @@ def _partly(
     labels: Tensor,
     teacher: Tensor | None,
     picked: Tensor | None,
-    tilt: Tensor,
+    off: Tensor,
     focus: Tensor,
     shift: Tensor | None,
+    emphasis: Tensor | None,
     weight: Tensor,
     factor: Tensor,
     *,
+    attentive: bool,
     targets: str,
     share: str,
     gamma: float,
     store: str | None,
-    attentive: bool,
 ) -> Answer:
     x = working(logits)
     positive, known = _masks(labels, x)
@@ -198,7 +188,7 @@ def _partly(
     expected = torch.sigmoid(believed)
     belief = expected
     if targets == "posterior":
-        tilted = believed.float() + tilt
+        tilted = believed.float() + off
         if share != "off":
             tilted = tilted - torch.log(torch.clamp(alpha / beta, min=SMALLEST))
         belief = torch.sigmoid(tilted)
@@ -210,6 +200,8 @@ def _partly(
     if attentive:
         attention = torch.exp(focus * torch.log(expected + RARE))  # quicker than a power
         part = part * attention / attention.mean()
+    if emphasis is not None:
+        part = part * emphasis.to(x.dtype)
     part = part * (factor.to(x.dtype) / x.numel())
     fresh = None if store is None else pack(belief, store)
     return _summed(x, part * value), (part * slope).to(_kept(logits)), fresh

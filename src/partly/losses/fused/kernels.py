@@ -530,6 +530,7 @@ def _partly_kernel(
     c_negative,
     focus,
     chance,
+    emphasis,
     survey,
     gradient,
     fresh,
@@ -590,11 +591,11 @@ def _partly_kernel(
     drawn = 1.0
     if chance is not None:
         drawn = _read(chance, row, rows, columns, images, length, "label")
-    shift = 0.0
     if not BY_IMAGE:  # the same for all rows
         positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
         negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
         tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
+        shift = 0.0
         if chance is not None:
             shift = _shift(positive_chance, negative_chance, trust, drawn, strength)
         pull = tl.exp(shift - tilt)
@@ -612,8 +613,8 @@ def _partly_kernel(
             negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
             tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
             if chance is not None:
-                shift = _shift(positive_chance, negative_chance, trust, drawn, strength)
-        if chance is not None:
+                x += _shift(positive_chance, negative_chance, trust, drawn, strength)
+        elif chance is not None:
             x += shift
         sides = _sides(x)
         belief = sides[1]
@@ -624,6 +625,9 @@ def _partly_kernel(
         share = tl.where(known, 1.0, weight)
         if ATTENTIVE:
             share = share * _attention(belief, sharpness)
+        if emphasis is not None:
+            more = tl.load(emphasis + base + lines, mask=inside, other=0.0)
+            share = share * more.to(tl.float32)
         if TARGETS == "posterior":
             if teacher is None and not BY_IMAGE:
                 belief = _moved(x, sides[3], pull)
@@ -784,10 +788,12 @@ def partly(
     c_negative: Tensor | float,
     focus: Tensor | float,
     chance: Tensor | None,
+    emphasis: Tensor | None,
     trust: float,
     weight: float,
     factor: float,
     *,
+    attentive: bool,
     targets: str,
     share: str,
     gamma: float,
@@ -795,8 +801,6 @@ def partly(
 ) -> Answer:
     images, length = logits.shape
     picked = _bytes(picked)
-    attentive = isinstance(focus, Tensor) or focus != 0
-    focus = focus if isinstance(focus, Tensor) else float(focus)
     rows, columns, tiles, programs, warps = _plan(images, length)
     layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative, focus)]
     survey = None
@@ -820,6 +824,7 @@ def partly(
         c_negative,
         focus,
         chance,
+        emphasis,
         survey,
         gradient,
         fresh,
