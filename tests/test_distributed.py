@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -230,10 +231,41 @@ def test_the_first_rank_is_given_everything(alone, together):
     assert torch.equal(together["gathered"], alone["gathered"])
 
 
-@pytest.mark.parametrize(("alone", "backend"), [((1, 1, 1), "nccl"), ((1, 0, 1), "gloo")])
-def test_nccl_is_for_ranks_with_a_gpu_each(alone, backend):
-    """All ranks say the same, whoever comes last."""
+@pytest.mark.parametrize(
+    ("gpus", "backend"),
+    [(["a", "b", "c"], "nccl"), (["a", "b", "a"], "gloo"), (["a", "b", ""], "gloo")],
+)
+def test_nccl_is_for_ranks_with_a_gpu_each(gpus, backend):
+    """All ranks say the same, whoever comes last: also where each sees one GPU and calls it 0."""
     store = torch.distributed.HashStore()
     with ThreadPoolExecutor(3) as pool:
-        said = list(pool.map(lambda own: distributed._backend(store, 3, bool(own)), alone))
+        said = list(pool.map(lambda own: distributed._backend(store, own, 3, gpus[own]), range(3)))
     assert said == [backend] * 3
+
+
+def test_rows_of_another_number_of_ranks_are_not_overwritten(tmp_path):
+    """A run of two ranks goes on with four, and is killed between its files at the same step."""
+    path, rows = tmp_path / "checkpoint.pt", torch.arange(8.0)
+
+    def save(rank, world, stops=False):
+        shard = Shard(8 * rank // world, 8 * (rank + 1) // world)
+        own = {"values": rows[shard.first : shard.stop]}
+        waits = [None, KeyboardInterrupt if stops else None, None]
+        with (
+            mock.patch.multiple(distributed, world=lambda: world, rank=lambda: rank),
+            mock.patch.object(distributed, "is_first", return_value=rank == 0),
+            mock.patch.object(distributed, "wait", side_effect=waits[1:] if stops else waits),
+        ):
+            checkpoint.save_sharded(path, {"step": 5}, own, shard)
+
+    for rank in (1, 0):
+        save(rank, 2)
+    for rank in (1, 2, 3, 0):
+        with pytest.raises(KeyboardInterrupt):
+            save(rank, 4, stops=True)
+    _, found = checkpoint.load_sharded(path, torch.device("cpu"), Shard(0, 8))
+    assert torch.equal(found["values"], rows)
+    save(0, 1)  # one rank alone has all of it in one file
+    _, found = checkpoint.load_sharded(path, torch.device("cpu"), Shard(0, 8))
+    assert torch.equal(found["values"], rows)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]

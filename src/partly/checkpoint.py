@@ -97,19 +97,18 @@ def save_sharded(
     With one rank all is in one file. Otherwise each has its rows in a file beside it; when all are
     written, the first rank writes `path`, which names them: the checkpoint is there or is not.
     """
-    if distributed.world() == 1 or not rows:
-        if distributed.is_first():
-            save(path, state | {"rows": rows, "shards": None})
+    step, world = state["step"], distributed.world()
+    names = None
+    if world > 1 and rows:
+        # Also told apart by how many they are: those that `path` names still are not overwritten.
+        names = [f"rows-{step}-{rank}-of-{world}.pt" for rank in range(world)]
+        own = path.with_name(names[distributed.rank()])
+        save(own, {"first": shard.first, "rows": rows})
         distributed.wait()
-        return
-    names = [f"rows-{state['step']}-{rank}.pt" for rank in range(distributed.world())]
-    own = names[distributed.rank()]
-    save(path.with_name(own), {"first": shard.first, "rows": rows})
-    distributed.wait()
     if distributed.is_first():
-        save(path, state | {"rows": None, "shards": names})
+        save(path, state | {"rows": None if names else rows, "shards": names})
         for old in path.parent.glob("rows-*.pt"):
-            if old.name not in names:
+            if old.name not in (names or ()):
                 old.unlink(missing_ok=True)
     distributed.wait()
 

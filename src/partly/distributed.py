@@ -15,6 +15,7 @@ anything. Letters: W ranks, B images of a batch, L labels.
 import inspect
 import math
 import os
+import socket
 import sys
 import time
 import uuid
@@ -88,25 +89,33 @@ def begin(device: str) -> None:
     if not launched() or dist.is_initialized():
         return
     name = device_name(device)
-    alone = name.startswith("cuda")
-    if alone:
+    if name.startswith("cuda"):
         torch.cuda.set_device(name)
-        alone = _number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
     try:
         store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
         # Ranks that are started again find what the dead ones left: they must not call those.
         store = dist.PrefixStore(_name_of_meeting(store, own, count), store)
-        backend = _backend(store, count, alone)
+        backend = _backend(store, own, count, _gpu(name))
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
 
 
-def _backend(store: dist.Store, count: int, alone: bool) -> str:
-    """NCCL, where every rank has a GPU of its own. The last to come says it to all."""
-    store.add("without", int(not alone))
-    if store.add("come", 1) == count:
-        store.set("backend", "gloo" if store.add("without", 0) else "nccl")
+def _gpu(name: str) -> str:
+    """What tells this rank's GPU from all others, of other machines too; nothing on a CPU."""
+    if not name.startswith("cuda"):
+        return ""
+    index = torch.cuda.current_device()
+    seen = f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {index}"
+    return str(getattr(torch.cuda.get_device_properties(index), "uuid", seen))
+
+
+def _backend(store: dist.Store, own: int, count: int, gpu: str) -> str:
+    """NCCL, where every rank has a GPU of its own. The first looks, and says it to all."""
+    store.set(f"gpu-{own}", gpu)
+    if own == 0:
+        gpus = {store.get(f"gpu-{other}").decode() for other in range(count)}
+        store.set("backend", "nccl" if len(gpus) == count and "" not in gpus else "gloo")
     return str(store.get("backend").decode())
 
 
@@ -132,6 +141,11 @@ def _name_of_meeting(store: dist.Store, own: int, count: int) -> str:
                 store.set(f"answer-{store.get(f'question-{other}').decode()}", name)
         time.sleep(0.01)
     return name
+
+
+def described() -> str:
+    """How many ranks there are, and how they meet."""
+    return f"{world()} ranks, which meet by {dist.get_backend()}"
 
 
 def is_lost(error: BaseException) -> bool:
@@ -261,6 +275,7 @@ def on_first(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray
     sizes = _sizes(count)
     starts = np.cumsum([0, *sizes[:-1]])
     length = max(1, BLOCK // (world() * max(1, math.prod(mine.shape[1:]))))
+    length = min(length, max(sizes))
     gathered = np.empty((count, *mine.shape[1:]), mine.dtype) if rank() == 0 else None
     for begin in range(0, max(sizes), length):
         own = torch.from_numpy(mine[begin : begin + length])

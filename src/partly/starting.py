@@ -420,6 +420,8 @@ def introduce(state: State, picks: list[methods.Pick]) -> Iterator[str]:
     """What is about to happen, for a person who has to decide whether to wait for it."""
     config, table = state.config, state.training.table
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
+    if distributed.world() > 1:
+        yield distributed.described()
     source = state.training.propensity.source
     yield source if state.method.needs_expected_positives else source.partition(":")[0]
     for pick in picks:

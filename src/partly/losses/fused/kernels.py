@@ -39,6 +39,7 @@ PROGRAMS = 512  # enough to keep a GPU busy
 FAST = tl.constexpr(not INTERPRETED)  # the interpreter has no fast arithmetic
 DOUBTFUL = tl.constexpr(math.log(TRIVIAL / (1 - TRIVIAL)))  # as a logit
 LEAST = tl.constexpr(beliefs.SMALLEST)
+STRENGTH = tl.constexpr(beliefs.TILT)
 SELDOM = tl.constexpr(RARE)
 
 
@@ -258,13 +259,13 @@ def _seen(chance, weight):
 
 
 @triton.jit
-def _shift(c_positive, c_negative, weight, chance, strength):
+def _shift(c_positive, c_negative, weight, chance):
     """What is added to the logits of labels that are drawn: see `pseudo.sample_tilt`."""
     odds = _over(
         _seen(c_positive, weight * chance) * _seen(c_negative, weight),
         _seen(c_negative, weight * chance) * _seen(c_positive, weight),
     )
-    return strength * _log(odds)
+    return STRENGTH * _log(odds)
 
 
 # Kernels
@@ -542,7 +543,6 @@ def _partly_kernel(
     trust,
     weight,
     factor,
-    strength,
     gamma,
     TARGETS: tl.constexpr,
     ATTENTIVE: tl.constexpr,
@@ -556,8 +556,7 @@ def _partly_kernel(
     COLUMNS: tl.constexpr,
 ):
     """trust: the weight that the model was fitted with; weight: that of an unknown entry here.
-    factor: of the loss. strength: of the tilt by `chance`. Without a survey this one program sees
-    all entries."""
+    factor: of the loss. Without a survey this one program sees all entries."""
     program = tl.program_id(0)
     widths = tl.cdiv(length, COLUMNS)
     row = program // widths * (tiles * ROWS)
@@ -597,7 +596,7 @@ def _partly_kernel(
         tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
         shift = 0.0
         if chance is not None:
-            shift = _shift(positive_chance, negative_chance, trust, drawn, strength)
+            shift = _shift(positive_chance, negative_chance, trust, drawn)
         pull = tl.exp(shift - tilt)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for _ in range(tiles):
@@ -613,7 +612,7 @@ def _partly_kernel(
             negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
             tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
             if chance is not None:
-                x += _shift(positive_chance, negative_chance, trust, drawn, strength)
+                x += _shift(positive_chance, negative_chance, trust, drawn)
         elif chance is not None:
             x += shift
         sides = _sides(x)
@@ -802,13 +801,14 @@ def partly(
     images, length = logits.shape
     picked = _bytes(picked)
     rows, columns, tiles, programs, warps = _plan(images, length)
-    layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative, focus)]
+    layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative)]
+    by_label = "label" if isinstance(focus, Tensor) else "number"
     survey = None
     if (attentive or share != "off") and programs > 1:
         survey = torch.empty(3, programs, dtype=torch.float32, device=logits.device)
         _partly_survey[(programs,)](
             logits if teacher is None else teacher, labels, focus, survey, images, length, tiles,
-            ATTENTIVE=attentive, COUNTED=share != "off", FOCUS=layouts[2],
+            ATTENTIVE=attentive, COUNTED=share != "off", FOCUS=by_label,
             ROWS=rows, COLUMNS=columns, num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
         survey = _few(survey)
@@ -836,15 +836,14 @@ def partly(
         float(trust),
         float(weight),
         float(factor),
-        float(beliefs.TILT),
         float(gamma),
         TARGETS=targets,
         ATTENTIVE=attentive,
         SHARE=share,
         C_POSITIVE=layouts[0],
         C_NEGATIVE=layouts[1],
-        BY_IMAGE=not {"image", "entry"}.isdisjoint(layouts[:2]),
-        FOCUS=layouts[2],
+        BY_IMAGE=not {"image", "entry"}.isdisjoint(layouts),
+        FOCUS=by_label,
         SURVEYED=_power_above(surveyed),
         ROWS=rows,
         COLUMNS=columns,
