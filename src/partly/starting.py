@@ -42,7 +42,7 @@ TEACHER = "mlp:768"  # the network that teaches a linear layer on features
 
 @dataclass
 class State:
-    """Everything that changes while training, and so everything a checkpoint holds."""
+    """Everything that changes while training; a checkpoint holds what does not follow from it."""
 
     config: Config
     training: methods.Training
