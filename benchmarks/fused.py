@@ -23,7 +23,6 @@ import argparse
 import os
 import platform
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from ceilings import bandwidth, timed
 from kept import command, keep
 from partly import losses
 from partly.losses import fused
@@ -175,18 +175,6 @@ def compare(variants: dict[str, Variant], shape: tuple[int, int], device: str) -
         )
 
 
-def bandwidth(device: str, rounds: int) -> float:
-    """Bytes a second, read and written, of a copy that no cache holds."""
-    source = torch.rand(1 << (28 if device == "cuda" else 25), device=device)
-    target = torch.empty_like(source)
-    seconds = []
-    for number in range(rounds + 1):
-        taken = _time(lambda: target.copy_(source), 3, device)
-        if number:
-            seconds.append(taken)
-    return 2 * source.nbytes / statistics.median(seconds)
-
-
 def measure(
     variants: dict[str, Variant], shape: tuple[int, int], device: str, rounds: int, speed: float
 ) -> dict[str, dict[str, float]]:
@@ -198,11 +186,11 @@ def measure(
     for number in range(rounds + 1):
         for name, variant in variants.items():
             value_and_gradient(variant, data)  # the first steps after another's are slower
-            taken = _time(lambda v=variant: value_and_gradient(v, data), steps[name], device)
+            taken = timed(lambda v=variant: value_and_gradient(v, data), steps[name], device)
             if number:
                 seconds[name].append(taken)
             else:  # the first round warms up, and says how many steps take a twentieth of a second
-                again = _time(lambda v=variant: value_and_gradient(v, data), 2, device)
+                again = timed(lambda v=variant: value_and_gradient(v, data), 2, device)
                 steps[name] = max(3, min(500, int(0.05 / again)))
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     found = {}
@@ -232,22 +220,7 @@ def recorded(variant: Variant, data: Data, rounds: int) -> float:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         value_and_gradient(variant, data)
-    return statistics.median(_time(graph.replay, 20, "cuda") for _ in range(rounds))
-
-
-def _time(work: Callable[[], Any], steps: int, device: str) -> float:
-    """Seconds of one step."""
-    _wait(device)
-    began = time.perf_counter()
-    for _ in range(steps):
-        work()
-    _wait(device)
-    return (time.perf_counter() - began) / steps
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+    return statistics.median(timed(graph.replay, 20, "cuda") for _ in range(rounds))
 
 
 def show(shape: tuple[int, int], measured: dict[str, dict[str, float]]) -> None:

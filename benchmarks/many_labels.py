@@ -6,6 +6,11 @@ memory that was allocated on the device, and precision among the best k of all l
 were not trained on, after the same number of steps, with several seeds. Beside them the time of a
 step as it is usually written: a linear layer, cross-entropy, Adam, all of PyTorch, in float32.
 
+`floor` is how many times as long a step takes as what it cannot do without, at the speed of a copy
+and of a matrix product, both measured here. It is the larger of two times: of the bytes (features
+are read; weights and both averages of the gradient, of each label that is computed, are read and
+written) and of the operations (three products, one forward and two backward).
+
     python benchmarks/many_labels.py                      100,000 labels on a GPU, 5,000 on a CPU
     python benchmarks/many_labels.py --quick              a few seconds, nothing is written
     python benchmarks/many_labels.py --largest            also 1,000,000 labels x 512 features
@@ -26,6 +31,7 @@ import numpy as np
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+import ceilings
 from kept import command, keep
 from partly import ranking, sampled, starting, training
 from partly.config import Config
@@ -82,8 +88,8 @@ def run(
         **more,
     ).complete(table)
     state = starting.start(table, config)
-    gpu = state.on_gpu
-    if gpu:
+    device = state.device.type
+    if state.on_gpu:
         torch.cuda.reset_peak_memory_stats()
     seconds, labels = [], []
     while state.epoch <= epochs:
@@ -91,12 +97,12 @@ def run(
         first = state.step
         for rows, inputs in state.batches():
             if state.step == min(WARM, state.steps_per_epoch // 2):
-                _wait(gpu)
+                ceilings.wait(device)
                 began, first = time.perf_counter(), state.step
             if state.sampled is not None:
                 labels.append(state.sampled.ahead[state.step].labels)
             training.take_step(state, rows, inputs)
-        _wait(gpu)
+        ceilings.wait(device)
         seconds.append((time.perf_counter() - began) / (state.step - first))
         state.epoch += 1
     found = {
@@ -104,10 +110,12 @@ def run(
         "labels_a_step": round(statistics.mean(labels)) if labels else len(table.names),
         "steps": state.step,
     }
-    if gpu:
+    if state.on_gpu:
         found["gigabytes"] = round(torch.cuda.max_memory_allocated() / 1e9, 3)
-        found["device_milliseconds"] = device_time(state)
-    return found | precision(state, table, test)
+    found |= precision(state, table, test)
+    if state.on_gpu:
+        found["device_milliseconds"] = device_time(state)  # which trains on
+    return found
 
 
 def device_time(state: starting.State, steps: int = 10) -> float:
@@ -137,16 +145,22 @@ def usual(table: LabelTable, batch: int, device: str) -> dict[str, float]:
     targets = torch.from_numpy((table.dense(np.arange(batch)) == 1).astype(np.float32)).to(device)
     layer = torch.nn.Linear(seen.shape[1], len(table.names), device=device)
     optimiser = torch.optim.Adam(layer.parameters())
-    gpu = device == "cuda"
     for step in range(WARM + USUAL):
         if step == WARM:
-            _wait(gpu)
+            ceilings.wait(device)
             began = time.perf_counter()
         optimiser.zero_grad()
         binary_cross_entropy_with_logits(layer(seen), targets).backward()
         optimiser.step()
-    _wait(gpu)
+    ceilings.wait(device)
     return {"milliseconds": round(1000 * (time.perf_counter() - began) / USUAL, 3)}
+
+
+def floor(batch: int, labels: float, features: int, bandwidth: float, arithmetic: float) -> float:
+    """Milliseconds of the least that a step does, of so many labels."""
+    moved = 4 * batch * features + 3 * 2 * 4 * labels * features
+    done = 3 * 2 * batch * labels * features
+    return 1000 * max(moved / bandwidth, done / arithmetic)
 
 
 @torch.inference_mode()
@@ -164,11 +178,6 @@ def precision(state: starting.State, table: LabelTable, test: LabelTable) -> dic
     fair = ranking.propensity_scored_precision_at_k(top, positives, propensities)
     figures = {"P@1": plain[0], "P@5": plain[-1], "PSP@5": fair[-1]}
     return {name: round(100 * float(value), 2) for name, value in figures.items()}
-
-
-def _wait(gpu: bool) -> None:
-    if gpu:
-        torch.cuda.synchronize()
 
 
 def show(name: str, found: dict[str, Any]) -> None:
@@ -201,10 +210,16 @@ def main() -> None:
     test = draw(images // 20, labels, features, 2, options.device)
     sizes = {"labels": labels, "features": features, "images": images, "positives": table.known}
     print(f"{labels:,} labels, {images:,} images of {features} features, {table.known:,} positives")
+    speeds = ceilings.bandwidth(options.device), ceilings.arithmetic(options.device)
     found: dict[str, Any] = {}
+
+    def note(name: str, batch: int, one: dict[str, float]) -> None:
+        least = floor(batch, one.get("labels_a_step", len(table.names)), features, *speeds)
+        found[name] = one | {"floor": round(one["milliseconds"] / least, 2)}
+        show(name, found[name])
+
     for batch in batches:
-        found[f"batch {batch}, usual"] = usual(table, batch, options.device)
-        show(f"batch {batch}, usual", found[f"batch {batch}, usual"])
+        note(f"batch {batch}, usual", batch, usual(table, batch, options.device))
         sampled_ones = [(q, beta) for q in options.q if q < 1 for beta in options.momentum]
         for q, beta in [*((q, None) for q in options.q), *sampled_ones]:
             ours = sampled.BETAS
@@ -214,16 +229,12 @@ def main() -> None:
             ]
             sampled.BETAS = ours
             name = f"batch {batch}, q {q:g}" + ("" if beta is None else f", β₁ {beta:g}")
-            found[name] = summary = summarise(every)
-            show(name, summary)
+            note(name, batch, summarise(every))
     if options.largest:
-        del table, test
         table = draw(images, 1_000_000, 512, 1, options.device)
         test = draw(images // 20, 1_000_000, 512, 2, options.device)
-        found["1,000,000 labels, q 0.01"] = run(
-            table, test, 0.01, 1024, 2, 0, device=options.device
-        )
-        show("1,000,000 labels, q 0.01", found["1,000,000 labels, q 0.01"])
+        one = run(table, test, 0.01, 1024, 2, 0, device=options.device)
+        note("1,000,000 labels, q 0.01", 1024, one)
     if quick:
         return
     machine = torch.cuda.get_device_name() if gpu else platform.machine()
@@ -234,6 +245,8 @@ def main() -> None:
         "seeds": seeds,
         "cores": os.cpu_count(),
         "torch": torch.__version__.split("+")[0],
+        "copy_gigabytes_a_second": round(speeds[0] / 1e9, 1),
+        "product_gigaflops": round(speeds[1] / 1e9),
         "found": found,
     }
     keep(RESULTS, f"{machine}, {labels:,} labels", entry)

@@ -294,13 +294,14 @@ def many_labels(results: Json) -> list[str]:
     lines = []
     for machine, entry in results["many_labels"].items():
         figures = ["labels a step", "GB", "P@1", "P@5", "PSP@5"]
-        head = ["", "ms a step", "usual: × that", "full head: × that", *figures]
+        head = ["", "ms a step", "× floor", "usual: × that", "full head: × that", *figures]
         keys = ("labels_a_step", "gigabytes", "P@1", "P@5", "PSP@5")
         found = entry["found"]
         rows = (
             [
                 name,
                 number(one["milliseconds"]),
+                number(one.get("floor")),
                 times_as_fast(name, "usual", found),
                 times_as_fast(name, "q 1", found),
                 *(number(one.get(key)) for key in keys),
@@ -329,30 +330,52 @@ def seeds_of(count: int) -> str:
 # --- metrics -------------------------------------------------------------------------------------
 
 PEERS = ("scikit-learn", "torchmetrics")
+KNOWN = ("all known", "half unknown")
 
 
 def metrics(results: Json) -> list[str]:
     lines = picture("metrics", plot_metrics(results))
-    head = ["", "s", *(f"{peer}: × that" for peer in PEERS), "greatest difference of an AP"]
-    for name, entry in in_order(results["metrics"]):
+    gap = "greatest difference of an AP"
+    head = ["", "s", "× floor", *(f"{peer}: × that" for peer in PEERS), "MiB", gap]
+    on_cpu, on_gpu = by_device(results["metrics"])
+    for name, entry in on_cpu:
         rows = (
             [
                 labels,
                 number(found["seconds"]),
+                number(found.get("floor")),
                 *(number(found[peer]["ratio"]) for peer in PEERS),
+                number(found["alone"]["ours"]["MiB"]),
                 f"{found['difference to scikit-learn']:.0e}",
             ]
-            for labels, found in entry.items()
-            if "seconds" in found and peer_names(found)
+            for labels in KNOWN
+            for found in [entry[labels]]
         )
         lines += [f"**{images_of(name):,} images**, 600 labels", "", *table(head, rows)]
         kind = entry["machine"]["architecture"]
         lines += source(kind, entry, command_of("metrics"), "seed 0")
+    for name, entry in on_gpu:
+        rows = (
+            [
+                labels,
+                *(number(found[key]) for key in ("seconds", "floor", "MiB")),
+                f"{found['difference to the CPU']:.0e}",
+            ]
+            for labels in KNOWN
+            for found in [entry[labels]]
+        )
+        machine = name.split(", ")[2]
+        lines += [f"**{images_of(name):,} images**, 600 labels, on an {machine}", ""]
+        lines += table(["", "s", "× floor", "MiB", gap], rows)
+        lines += source(machine, entry, command_of("metrics"), "seed 0")
     return lines
 
 
-def peer_names(found: Json) -> list[str]:
-    return [peer for peer in PEERS if peer in found]
+def by_device(entries: Json) -> tuple[list[tuple[str, Json]], list[tuple[str, Json]]]:
+    """Those of a CPU, and those of a GPU."""
+    every = in_order(entries)
+    on_gpu = [(name, entry) for name, entry in every if "NVIDIA" in name]
+    return [one for one in every if one not in on_gpu], on_gpu
 
 
 def in_order(entries: Json) -> list[tuple[str, Json]]:
@@ -367,7 +390,7 @@ def images_of(name: str) -> int:
 def plot_metrics(results: Json) -> list[Panel]:
     ours: dict[Any, float] = {}
     peers: dict[str, dict[Any, float]] = {peer: {} for peer in PEERS}
-    for name, entry in reversed(in_order(results["metrics"])):
+    for name, entry in reversed(by_device(results["metrics"])[0]):
         found = entry["all known"]
         ours[images_of(name)] = found["seconds"]
         for peer in PEERS:
