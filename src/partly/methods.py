@@ -518,12 +518,23 @@ def _learn_from_network(training: Training, focus: float) -> Step:
     audited = training.pseudo_labels() if training.audited else None
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
-        told = torch.sigmoid(logits.detach() if batch.teacher is None else batch.teacher)
-        if audited is not None:
-            batch.remember(audited, told)
+        teacher = logits.detach() if batch.teacher is None else batch.teacher
         nothing = torch.full_like(batch.labels, UNKNOWN)
-        told = batch.of_mixed_alone(told)
-        return losses.consistent(logits, nothing, told, weight=attend(told, focus))
+        if audited is not None:
+            batch.remember(audited, torch.sigmoid(teacher))
+        if batch.mixture is not None:
+            told = batch.of_mixed_alone(torch.sigmoid(teacher))
+            return losses.consistent(logits, nothing, told, weight=attend(told, focus))
+        loss, _ = fused.partly(
+            logits,
+            nothing,
+            c_positive=0.0,
+            teacher=teacher,
+            targets="prediction",
+            focus=focus,
+            store=None,
+        )
+        return loss
 
     return step
 
