@@ -99,9 +99,7 @@ class Compiled:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.compile
 
-    def compile(
-        self, *given: Any, num_warps: int, enable_fp_fusion: bool = True, **fixed: Any
-    ) -> None:
+    def compile(self, *given: Any, num_warps: int, enable_fp_fusion: bool, **fixed: Any) -> None:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource

@@ -574,6 +574,27 @@ def test_tensors_need_not_be_contiguous_nor_labels_bytes(engine: Engine) -> None
         assert_equal(CASES[name], replace(turned, labels=turned.labels.long()), engine)
 
 
+@pytest.mark.parametrize("case", ["bce", "asl, ignore", "paper, known", "partly, by entry"])
+def test_labels_may_be_booleans(case: str, engine: Engine) -> None:
+    """Where a tile goes beyond the table there is nothing, and nothing positive."""
+    for shape in ((1, 5), (3, 50)):
+        data = make_data(shape, "known")
+        assert_equal(CASES[case], replace(data, labels=data.labels.bool()), engine)
+
+
+def test_numbers_beyond_all_bounds_stay_numbers(engine: Engine) -> None:
+    """α/β without a bound where no positive is known, and a logit of which the belief is 1."""
+    data = make_data((1, 3), "unknown").to(engine.device)
+    logits = torch.tensor([[120.0, 90.0, -120.0]], device=engine.device, requires_grad=True)
+    for gamma in (0.0, 0.05):
+        loss, _ = fused.partly(
+            logits, data.labels, c_positive=0.3, share="all", gamma=gamma, backend=engine.backend
+        )
+        (gradient,) = torch.autograd.grad(loss, logits)
+        assert torch.isfinite(loss)
+        assert torch.isfinite(gradient).all()
+
+
 @pytest.mark.parametrize("shape", [(0, 5), (3, 0)])
 def test_an_empty_batch_is_what_the_plain_loss_makes_of_it(
     shape: tuple[int, int], engine: Engine
@@ -631,7 +652,6 @@ def test_kernels_can_be_compiled(case: Case, alone: bool) -> None:
     with (
         mock.patch.multiple(kernels, **compiled, **few),
         mock.patch.object(fused, "_against_triton", return_value=[]),
-        mock.patch.dict(fused._works, {"triton": True}),
     ):
         case.fused(make_data((40, 50)), "triton")
     assert sum(kernel.launches for kernel in compiled.values()) >= 1
@@ -662,12 +682,13 @@ def test_more_entries_than_32_bits_count() -> None:
 def test_who_computes_by_default() -> None:
     small, large = torch.zeros(2, 3), torch.zeros(1, 1).expand(2048, 2048)
     with mock.patch.object(fused, "has_compiler", return_value=True):
-        assert fused._choose("auto", small) == "plain"
-        assert fused._choose("auto", large) == "compiled"
-        with mock.patch.dict(fused._works, {"compiled": False}):
-            assert fused._choose("auto", large) == "plain"
+        assert fused._choose("auto", "bce", small) == "plain"
+        assert fused._choose("auto", "bce", large) == "compiled"
+        with mock.patch.object(fused, "_given_up", {("compiled", "bce")}):
+            assert fused._choose("auto", "bce", large) == "plain"
+            assert fused._choose("auto", "asl", large) == "compiled"
     with mock.patch.object(fused, "has_compiler", return_value=False):
-        assert fused._choose("auto", large) == "plain"
+        assert fused._choose("auto", "bce", large) == "plain"
 
 
 @pytest.mark.parametrize("name", ["chance", "focus"])
@@ -693,17 +714,44 @@ def test_what_cannot_be_compiled_is_computed_plainly_and_said() -> None:
         mock.patch.object(closed, "bce", broken),
         mock.patch.object(fused, "WORTH_COMPILING", 1),
         mock.patch.object(fused, "has_compiler", return_value=True),
-        mock.patch.dict(fused._works, clear=True),
+        mock.patch.object(fused, "_given_up", set()) as given_up,
     ):
-        with pytest.raises(ConfigError, match="'compiled' cannot compute here: no compiler"):
+        with pytest.raises(ConfigError, match="'compiled' cannot compute bce here: no compiler"):
             fused.bce(data.logits, data.labels, backend="compiled")
+        assert not given_up  # whoever insists is told each time
         with pytest.warns(PartlyWarning, match="no compiler for you"):
             found = fused.bce(data.logits, data.labels)
         assert torch.equal(found, losses.bce(data.logits, data.labels))
         fused.bce(data.logits, data.labels)  # said once
-        fused._works["compiled"] = True
-        with pytest.raises(RuntimeError, match="no compiler for you"):
-            fused.bce(data.logits, data.labels)  # it did work: this is something else
+        assert fused.works("compiled", "asl")  # which nobody has tried
+
+
+def test_a_wrong_tensor_is_named_and_nothing_is_given_up() -> None:
+    data = make_data()
+    with (
+        mock.patch.object(fused, "WORTH_COMPILING", 1),
+        mock.patch.object(fused, "_given_up", set()) as given_up,
+    ):
+        with pytest.raises(ConfigError, match="labels is a tensor, not ndarray: torch.as_tensor"):
+            fused.bce(data.logits, data.labels.numpy())  # type: ignore[arg-type]
+        with pytest.raises(ConfigError) as caught:
+            fused.partly(
+                data.logits,
+                data.labels.to("meta"),
+                c_positive=0.3,
+                teacher=data.teacher.to("meta"),
+                picked=[True],  # type: ignore[arg-type]
+            )
+        for complaint in (
+            "on cpu, labels on meta",
+            "on cpu, teacher on meta",
+            "picked is a tensor",
+        ):
+            assert complaint in str(caught.value)
+        for logits in (data.logits.long(), data.logits.numpy()):
+            with pytest.raises(ConfigError, match="logits are a tensor of real numbers"):
+                fused.asl(logits, data.labels)  # type: ignore[arg-type]
+        assert not given_up
 
 
 def test_triton_says_why_it_cannot() -> None:

@@ -20,7 +20,7 @@ LABELS, DRAWN = 40, 9
 
 
 def test_where_the_kernel_cannot_be_made_plain_operations_move_the_rows() -> None:
-    """As the losses do, with one warning for both."""
+    """As the losses do."""
 
     class OnGpu(torch.Tensor):
         is_cuda = True
@@ -32,11 +32,11 @@ def test_where_the_kernel_cannot_be_made_plain_operations_move_the_rows() -> Non
     with (
         mock.patch.object(sampled, "import_module", return_value=broken),
         mock.patch.object(fused, "has_triton", return_value=True),
-        mock.patch.dict(fused._works, clear=True),
+        mock.patch.object(fused, "_given_up", set()),
     ):
-        with pytest.warns(PartlyWarning, match="'triton' cannot compute here: no compiler"):
+        with pytest.warns(PartlyWarning, match="'triton' cannot compute move_rows here: no"):
             sampled.move(*tables, *given)
-        assert not fused.works("triton")
+        assert not fused.works("triton", "move_rows")
         assert (weights[1] < 1).all()
         sampled.move(*tables, *given)
     assert broken.move_rows.call_count == 1

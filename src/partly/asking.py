@@ -53,7 +53,8 @@ def suggest_run(
     if table is None:
         raise DataError(f"{source.path} has no part '{part}' (train, validation or test)")
     table, _ = source.usable(table.reorder(predictor.names, str(source.path)), say)
-    dropped = [name for name in whole.names if name not in set(predictor.names)]
+    known = set(predictor.names)
+    dropped = [name for name in whole.names if name not in known]
     if dropped:
         say(f"the run does not know, and will not ask about: {first_few(dropped)}")
     journal = answers.read(answers.journal_of(source.path)) if source.use_answers else []

@@ -345,7 +345,8 @@ class LabelTable:
 
     def reorder(self, names: Sequence[str], source: str = "this table") -> "LabelTable":
         """The same labels with columns in the order of `names`; other columns are dropped."""
-        missing = [name for name in names if name not in set(self.names)]
+        column_of = {name: column for column, name in enumerate(self.names)}
+        missing = [name for name in names if name not in column_of]
         if missing:
             raise LabelError(
                 f"{source} has no column for {len(missing)} of {len(names)} labels: "
@@ -355,7 +356,7 @@ class LabelTable:
             return self
         new_column = np.full(len(self.names), -1, dtype=np.int64)
         for column, name in enumerate(names):
-            new_column[self.names.index(name)] = column
+            new_column[column_of[name]] = column
         kept = self.keep(new_column[self.indices] >= 0)
         columns = new_column[kept.indices]
         order = np.argsort(kept.rows * len(names) + columns, kind="stable")

@@ -66,5 +66,5 @@ def move_rows(
     with torch.cuda.device_of(weights):
         _move_kernel[(count, triton.cdiv(width, block))](
             weights, mean, square, columns, gradient.contiguous(), pull, pace, width, *betas,
-            epsilon, WIDTH=block, num_warps=max(1, min(4, block // 128)),
+            epsilon, WIDTH=block, num_warps=max(1, min(4, block // 128)), enable_fp_fusion=True,
         )  # fmt: skip

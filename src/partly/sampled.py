@@ -341,9 +341,14 @@ class RowAdam(torch.optim.Optimizer):
 def move(weights: Tensor, *given: Any) -> None:
     """`move_rows`, which a GPU does in one kernel where Triton works."""
     choices: dict[str, Any] = {"betas": BETAS, "epsilon": EPSILON}
-    if weights.is_cuda and fused.works("triton"):
-        with fused.trying("triton"):
+    if weights.is_cuda and fused.works("triton", "move_rows"):
+        try:
             import_module("partly.row_kernels").move_rows(weights, *given, **choices)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except Exception as error:
+            fused.give_up("triton", "move_rows", error)
+        else:
             return
     move_rows(weights, *given, **choices)
 

@@ -18,12 +18,25 @@ from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
 Reduction = Literal["mean", "sum", "none"]
 
 
-def working(logits: Tensor) -> Tensor:
-    """Half precision is computed in float32; float32 and float64 stay what they are."""
+def check_logits(logits: Tensor) -> None:
+    """They are a tensor of real numbers."""
     if not (isinstance(logits, Tensor) and logits.is_floating_point()):
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(f"logits are a tensor of real numbers [images, labels], not {kind}")
+
+
+def working(logits: Tensor) -> Tensor:
+    """Half precision is computed in float32; float32 and float64 stay what they are."""
+    check_logits(logits)
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
+def beside(logits: Tensor, value: Tensor) -> Tensor:
+    """A few numbers as they are computed with beside these logits."""
+    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
+    if value.dtype == dtype and value.device == logits.device:  # mostly, and asking is quicker
+        return value
+    return value.to(device=logits.device, dtype=dtype)
 
 
 def masks(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,10 +76,7 @@ def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor |
             return float(values)
         chance = torch.from_numpy(values)
     layout_of(chance, logits.shape, name)
-    dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
-    if chance.dtype == dtype and chance.device == logits.device:  # mostly, and asking is quicker
-        return chance
-    return chance.to(device=logits.device, dtype=dtype)
+    return beside(logits, chance)
 
 
 def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value") -> str:

@@ -5,6 +5,7 @@ once and, column by column, `Coded` arrays. A label file repeats every image and
 times, so that this is a fraction of its size.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from csv import reader as text_reader
 from pathlib import Path
@@ -70,13 +71,14 @@ def _in_utf8(error: Exception) -> str:
 def _chosen(file: Path, header: list[str], wanted: Sequence[str] | None) -> list[str]:
     """The wanted columns as the file spells them."""
     names = [name.strip() for name in header]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
+    spelled = dict(zip(names, header, strict=True))
+    if len(spelled) < len(names):
+        repeated = sorted(name for name, count in Counter(names).items() if count > 1)
         raise DataError(f"{file} has columns of the same name: {first_few(repeated)}")
-    missing = [name for name in wanted or () if name not in names]
+    missing = [name for name in wanted or () if name not in spelled]
     if missing:
         raise DataError(f"{file} has no column {', '.join(missing)}; it has {first_few(names, 20)}")
-    return [header[names.index(name)] for name in (names if wanted is None else wanted)]
+    return header if wanted is None else [spelled[name] for name in wanted]
 
 
 def _is_text(kind: Any) -> bool:

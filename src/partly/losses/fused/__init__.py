@@ -10,7 +10,7 @@ backend says who computes:
     triton    kernels for NVIDIA GPUs
     compiled  torch.compile, which needs a C++ compiler and some seconds at first use
     plain     the functions of `partly.losses` with PyTorch's own gradients
-    auto      triton on a GPU; on a CPU compiled from 2^22 entries on; where that cannot be, plain
+    auto      triton on a GPU; on a CPU compiled from 2^20 entries on; where that cannot be, plain
 
 The gradient is ready before anybody asks for it. It is handed out once: a second `backward` through
 the same loss is refused, and so is a gradient of the gradient. Half precision is computed in
@@ -20,8 +20,7 @@ float32; float64 stays what it is, but not with triton.
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -35,7 +34,7 @@ from torch import Tensor
 
 from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
-from partly.losses.common import as_chance, attend, working
+from partly.losses.common import as_chance, attend, beside, check_logits, working
 from partly.losses.fused.common import DTYPES, Answer, pack, unpack
 from partly.pseudo import posterior, sample_tilt
 from partly.schedules import attention
@@ -53,10 +52,10 @@ TARGETS = ("posterior", "prediction")
 SHARES = ("all", "known", "off")
 READINGS = ("text", "printed", "off")
 MODULES = {"triton": "kernels", "compiled": "closed"}
-WORTH_COMPILING = 1 << 22  # entries: a step then saves a tenth of a second
+WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
 
-_works: dict[str, bool] = {}  # what is known of a backend: it has computed something, or failed to
+_given_up: set[tuple[str, str]] = set()  # backends, and what they could not compute here
 
 
 def bce(
@@ -218,47 +217,42 @@ def _compute(
     name: str, backend: str, logits: Tensor, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> Computed | None:
     """Loss and pseudo-labels, or None where the plain function is to compute them."""
-    chosen = _choose(backend, logits)
+    chosen = _choose(backend, name, logits)
     if chosen == "plain":
         return None
-    answer = None
-    with trying(chosen, insist=backend != "auto"):
-        answer = _answer(chosen, name, logits, inputs, options)
-    if answer is None:
+    try:
+        loss, gradient, pseudo = _answer(chosen, name, logits, inputs, options)
+    except (PartlyError, torch.cuda.OutOfMemoryError):
+        raise
+    except Exception as error:
+        if backend != "auto":
+            problem = _cannot(chosen, name, error)
+            raise ConfigError(f"{problem}\ntake backend='plain'") from error
+        give_up(chosen, name, error)
         return None
-    loss, gradient, pseudo = answer
     if logits.requires_grad and torch.is_grad_enabled():
         loss = _WithGradient.apply(logits, (loss, gradient))
     return loss, pseudo
 
 
-def works(backend: str) -> bool:
-    """Whether a backend is there and, once it was tried, has worked."""
+def works(backend: str, name: str) -> bool:
+    """Whether a backend is there, and has not failed to compute this before."""
     there = has_triton() if backend == "triton" else has_compiler()
-    return there and _works.get(backend, True)
+    return there and (backend, name) not in _given_up
 
 
-@contextmanager
-def trying(backend: str, insist: bool = False) -> Iterator[None]:
-    """The first use of a backend settles whether it works: where it does not, that is said once and
-    what is left undone is the plain function's to do. insist: it is an error."""
-    try:
-        yield
-    except (PartlyError, torch.cuda.OutOfMemoryError):
-        raise
-    except Exception as error:
-        if _works.get(backend):
-            raise
-        problem = f"backend '{backend}' cannot compute here: {error}"
-        if insist:
-            raise ConfigError(f"{problem}\ntake backend='plain'") from error
-        _works[backend] = False
-        warnings.warn(f"{problem}\nbackend 'plain' does, slowly", PartlyWarning, stacklevel=5)
-    else:
-        _works[backend] = True
+def give_up(backend: str, name: str, error: Exception) -> None:
+    """From now on what a backend could not compute is computed plainly. That is said once."""
+    _given_up.add((backend, name))
+    problem = _cannot(backend, name, error)
+    warnings.warn(f"{problem}\nbackend 'plain' does, slowly", PartlyWarning, stacklevel=5)
 
 
-def _choose(backend: str, logits: Tensor) -> str:
+def _cannot(backend: str, name: str, error: Exception) -> str:
+    return f"backend '{backend}' cannot compute {name} here: {error}"
+
+
+def _choose(backend: str, name: str, logits: Tensor) -> str:
     if backend not in BACKENDS:
         raise ConfigError(f"backend is one of {', '.join(BACKENDS)}, not '{backend}'")
     if backend == "plain" or logits.numel() == 0:
@@ -267,12 +261,10 @@ def _choose(backend: str, logits: Tensor) -> str:
         raise_if(_against_triton(logits), ConfigError)
     if backend != "auto":
         return backend
-    if logits.is_cuda and works("triton") and not _against_triton(logits):
-        return "triton"
+    if logits.is_cuda:
+        return "triton" if works("triton", name) and not _against_triton(logits) else "plain"
     large = logits.device.type == "cpu" and logits.numel() >= WORTH_COMPILING
-    if large and works("compiled"):
-        return "compiled"
-    return "plain"
+    return "compiled" if large and works("compiled", name) else "plain"
 
 
 def _against_triton(logits: Tensor) -> list[str]:
@@ -309,7 +301,9 @@ def _module(backend: str) -> ModuleType:
 def _answer(
     backend: str, name: str, logits: Tensor, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> Answer:
-    function = getattr(_module(backend), name)
+    function, labels = getattr(_module(backend), name), inputs[0]
+    if labels.dtype == torch.bool:  # a kernel would read -1, beyond a table's edge, as true
+        inputs = (labels.view(torch.int8), *inputs[1:])
     ready = [value.contiguous() if isinstance(value, Tensor) else value for value in inputs]
     answer: Answer = _on_device_of(logits, function, logits.contiguous(), *ready, **options)
     return answer
@@ -349,7 +343,7 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
     ask for it would make the host wait."""
     if not gradient.is_cuda:
         return gradient if slope == 1 else gradient.mul_(slope)
-    if gradient.numel() < WORTH_A_LOOK or not _works.get("triton"):
+    if gradient.numel() < WORTH_A_LOOK:
         return gradient.mul_(slope)
     scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, gradient, slope)
     return scaled
@@ -358,13 +352,13 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
 def _one_a_label(name: str, value: ArrayLike | Tensor, logits: Tensor) -> Tensor:
     """Beside these logits."""
     try:
-        given = torch.as_tensor(value)
+        given = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
         raise ConfigError(f"{name} is a tensor of one number a label, not {value!r}") from None
     if given.shape != logits.shape[-1:]:
         expected = f"one number a label [{logits.shape[-1]}]"
         raise ConfigError(f"{name}: expected {expected}, not shape {tuple(given.shape)}")
-    return given.to(logits.device, working(logits).dtype)
+    return beside(logits, given)
 
 
 def _check(
@@ -372,15 +366,24 @@ def _check(
     tables: Mapping[str, Tensor | None],
     words: Mapping[str, tuple[str, tuple[str, ...]]],
 ) -> None:
-    """All that is wrong with shapes and options, at once."""
-    shape = logits.shape
-    problems = [
-        f"logits have shape {tuple(shape)}, {name} {tuple(table.shape)}: give both [images, labels]"
-        for name, table in tables.items()
-        if table is not None and table.shape != shape
-    ]
+    """All that is wrong with tensors and options, at once."""
+    check_logits(logits)
+    shape, device, problems = logits.shape, logits.device, []
     if len(shape) != 2:
         problems.append(f"logits have shape {tuple(shape)}: give [images, labels]")
+    for name, table in tables.items():
+        if table is None:
+            continue
+        if not isinstance(table, Tensor):
+            kind = type(table).__name__
+            problems.append(f"{name} is a tensor, not {kind}: torch.as_tensor({name})")
+        elif table.shape != shape:
+            problems.append(
+                f"logits have shape {tuple(shape)}, {name} {tuple(table.shape)}: "
+                "give both [images, labels]"
+            )
+        elif table.device != device:
+            problems.append(f"logits are on {device}, {name} on {table.device}: give both on one")
     for name, (value, allowed) in words.items():
         if value not in allowed:
             problems.append(f"{name} is one of {', '.join(allowed)}, not '{value}'")

@@ -20,10 +20,10 @@ import triton.language as tl
 from torch import Tensor
 from triton.language.extra import libdevice
 
-from partly import pseudo as beliefs
 from partly.losses.common import RARE, layout_of
 from partly.losses.fused.common import DTYPES, Answer
 from partly.losses.paper import TRIVIAL
+from partly.pseudo import SMALLEST, TILT
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 WARPS = 8
@@ -36,11 +36,9 @@ SURVEY_TILE = 4096
 WIDTH = 1024  # columns of a tile, at most
 FEW_SUMS = 1024  # of a survey, that each program of the main kernel adds up for itself
 PROGRAMS = 512  # enough to keep a GPU busy
-FAST = tl.constexpr(not INTERPRETED)  # the interpreter has no fast arithmetic
-DOUBTFUL = tl.constexpr(math.log(TRIVIAL / (1 - TRIVIAL)))  # as a logit
-LEAST = tl.constexpr(beliefs.SMALLEST)
-STRENGTH = tl.constexpr(beliefs.TILT)
-SELDOM = tl.constexpr(RARE)
+DOUBTFUL = math.log(TRIVIAL / (1 - TRIVIAL))  # as a logit
+
+# What a kernel names of this module is compared at each launch: numbers are defaults instead.
 
 
 # Parts of kernels
@@ -58,28 +56,33 @@ def _places(COUNT: tl.constexpr):
 # ones take so many that arithmetic, not memory, would set the pace.
 
 
-@triton.jit
-def _exp(x):
-    if FAST:
-        return libdevice.fast_expf(x)
-    else:
+if INTERPRETED:  # which has no fast arithmetic
+
+    @triton.jit
+    def _exp(x):
         return tl.exp(x)
 
-
-@triton.jit
-def _log(x):
-    if FAST:
-        return libdevice.fast_logf(x)
-    else:
+    @triton.jit
+    def _log(x):
         return tl.log(x)
 
-
-@triton.jit
-def _over(x, y):
-    if FAST:
-        return libdevice.fast_dividef(x, y)
-    else:
+    @triton.jit
+    def _over(x, y):
         return x / y
+
+else:
+
+    @triton.jit
+    def _exp(x):
+        return libdevice.fast_expf(x)
+
+    @triton.jit
+    def _log(x):
+        return libdevice.fast_logf(x)
+
+    @triton.jit
+    def _over(x, y):
+        return libdevice.fast_dividef(x, y)
 
 
 @triton.jit
@@ -127,7 +130,7 @@ def _entropy(x, sides, target, alpha, beta):
 
 
 @triton.jit
-def _attention(belief, focus):
+def _attention(belief, focus, SELDOM: tl.constexpr = RARE):
     """How much an entry counts: see `losses.common.attend`."""
     return _exp(focus * _log(belief + SELDOM))
 
@@ -189,6 +192,11 @@ def _balance(positive, known, entries, gamma, SHARE: tl.constexpr):
 
 
 @triton.jit
+def _log_ratio(alpha, beta, LEAST: tl.constexpr = SMALLEST):
+    return tl.log(tl.maximum(alpha / beta, LEAST))
+
+
+@triton.jit
 def _look_through(
     believed,
     labels,
@@ -226,7 +234,7 @@ def _look_through(
 
 
 @triton.jit
-def _is_above(x, PENALTY: tl.constexpr):
+def _is_above(x, PENALTY: tl.constexpr, DOUBTFUL: tl.constexpr = DOUBTFUL):
     """Whether a prediction is one by which an image is not one the model says "no" to."""
     if PENALTY == "text":
         return x >= DOUBTFUL
@@ -243,7 +251,7 @@ def _write_belief(pointer, belief, inside):
 
 
 @triton.jit
-def _tilt(c_positive, c_negative, weight, log_ratio):
+def _tilt(c_positive, c_negative, weight, log_ratio, LEAST: tl.constexpr = SMALLEST):
     """What is added to a model's logit to make it the posterior's: see `pseudo.posterior`."""
     left_positive = tl.maximum(1 - c_positive, LEAST)
     left_negative = tl.maximum(1 - c_negative, LEAST)
@@ -253,13 +261,13 @@ def _tilt(c_positive, c_negative, weight, log_ratio):
 
 
 @triton.jit
-def _seen(chance, weight):
+def _seen(chance, weight, LEAST: tl.constexpr = SMALLEST):
     """What annotation and weight leave of positives, or of negatives."""
     return tl.maximum(chance + (1 - chance) * weight, LEAST)
 
 
 @triton.jit
-def _shift(c_positive, c_negative, weight, chance):
+def _shift(c_positive, c_negative, weight, chance, STRENGTH: tl.constexpr = TILT):
     """What is added to the logits of labels that are drawn: see `pseudo.sample_tilt`."""
     odds = _over(
         _seen(c_positive, weight * chance) * _seen(c_negative, weight),
@@ -583,7 +591,7 @@ def _partly_kernel(
     alpha, beta = _balance(positive, known_in_all, entries, gamma, SHARE)
     log_ratio = 0.0
     if SHARE != "off":
-        log_ratio = tl.log(tl.maximum(alpha / beta, LEAST))
+        log_ratio = _log_ratio(alpha, beta)
     scale = factor / entries
     if ATTENTIVE:
         scale = factor / attention
@@ -597,7 +605,7 @@ def _partly_kernel(
         shift = 0.0
         if chance is not None:
             shift = _shift(positive_chance, negative_chance, trust, drawn)
-        pull = tl.exp(shift - tilt)
+        pull = tl.minimum(tl.exp(shift - tilt), 1e30)  # finite: 0 times it is 0
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for _ in range(tiles):
         base = row.to(tl.int64) * length
