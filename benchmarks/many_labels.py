@@ -100,7 +100,7 @@ def run(
                 ceilings.wait(device)
                 began, first = time.perf_counter(), state.step
             if state.sampled is not None:
-                labels.append(state.sampled.ahead[state.step].labels)
+                labels.append(state.sampled.ahead[state.step][1].labels)
             training.take_step(state, rows, inputs)
         ceilings.wait(device)
         seconds.append((time.perf_counter() - began) / (state.step - first))

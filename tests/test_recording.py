@@ -32,11 +32,11 @@ class Told:
 class OnCpu(Recorder):
     """A recorder that needs no GPU, and may fail to record."""
 
-    fails = False
+    fails: RuntimeError | None = None
 
     def _record(self, work: Callable[..., Tensor], given: tuple[Tensor, ...]) -> Any:
-        if self.fails:
-            raise RuntimeError("not today\nreally")
+        if self.fails is not None:
+            raise self.fails
         places = [tensor.clone() for tensor in given]
         answer = torch.zeros_like(work(*places))
         return Told(work, places, answer), places, answer
@@ -62,14 +62,22 @@ def test_shapes_beyond_the_most_go_on_as_ever() -> None:
     assert len(recorder.recorded) == recorder.replayed == recording.MOST
 
 
-def test_after_one_failure_nothing_is_recorded() -> None:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RuntimeError("not today\nreally"), "not today"),
+        (RuntimeError(), r"RuntimeError\(\)"),
+        (torch.cuda.OutOfMemoryError("no room"), "no room"),  # the step itself may fit
+    ],
+)
+def test_after_one_failure_nothing_is_recorded(error: RuntimeError, reason: str) -> None:
     recorder = OnCpu()
-    recorder.fails = True
+    recorder.fails = error
     for _ in range(recording.BEFORE):
         recorder(torch.neg, torch.ones(2))
-    with pytest.warns(PartlyWarning, match="goes on as ever: not today$"):
+    with pytest.warns(PartlyWarning, match=f"goes on as ever: {reason}$"):
         assert recorder(torch.neg, torch.ones(2)).sum() == -2
-    recorder.fails = False
+    recorder.fails = None
     for size in (2, 3, 3, 3, 3):  # neither this shape nor another
         assert recorder(torch.neg, torch.ones(size)).sum() == -size
     assert not recorder.recorded
@@ -146,6 +154,23 @@ def test_a_recorded_training_is_one_that_is_not(more: dict[str, float]) -> None:
     np.testing.assert_allclose(found[True][0], found[False][0], rtol=1e-4)
     np.testing.assert_allclose(found[True][1], found[False][1], rtol=1e-4)
     np.testing.assert_allclose(found[True][2], found[False][2], atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "steady"),
+    [
+        ({}, True),
+        ({"weight": 0.5}, True),
+        ({"weight": "0:1"}, False),
+        ({"q": "0.1:0.2"}, False),
+        ({"surprise": "1:0"}, False),
+    ],
+)
+def test_what_a_step_does_is_known_to_change(options: dict[str, object], steady: bool) -> None:
+    given = {"q": 0.05, "teacher": "self", "focus": 0.0, **options}
+    table = many_labels()
+    state = starting.start(table, config(options=given).complete(table))
+    assert state.training.steady == steady
 
 
 @needs_gpu

@@ -148,12 +148,10 @@ def test_images_of_which_nothing_is_known_are_drawn_too() -> None:
     assert something.values.sum() == 1
 
 
-def test_a_share_of_one_is_all_labels_and_a_ramp_gets_there() -> None:
-    table, rows = many_labels(), np.arange(4)
-    assert len(open_head(table, 1.0).draw(rows, 1, 0).open().columns) == LABELS
-    head = open_head(table, "0.05:1")
+def test_a_ramp_gets_there() -> None:
+    rows, head = np.arange(4), open_head(many_labels(), "0.05:0.99")
     assert len(head.draw(rows, 1, 0).open().columns) < LABELS // 2
-    assert len(head.draw(rows, 4, 0).open().columns) == LABELS
+    assert len(head.draw(rows, 4, 0).open().columns) > 0.95 * LABELS
 
 
 @pytest.mark.parametrize("rounding", [1, 8])
@@ -167,15 +165,69 @@ def test_the_chance_of_a_label_to_be_drawn_is_what_it_is(
     for step in range(3000):
         drawn = head.draw(random.choice(IMAGES, batch, replace=False), 1, step).open()
         there[drawn.columns.numpy()] += 1
-    assert abs(head.chance.numpy() - there / 3000).max() < 0.04
+    assert abs(head.present.numpy() - there / 3000).max() < 0.04
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_the_chance_of_an_unknown_entry_to_be_there_is_what_it_is(batch: int) -> None:
+    """Its own image does not bring its label: of few images that is a difference."""
+    labels, random = np.full((40, 12), -1), np.random.default_rng(0)
+    labels[random.random((40, 12)) < np.repeat([0.1, 0.5, 0.8], 4)] = 1
+    head = open_head(LabelTable.from_dense(labels, features=np.zeros((40, FEATURES))))
+    there, of = np.zeros(12), np.zeros(12)
+    for step in range(6000):
+        rows = random.choice(40, batch, replace=False)
+        unknown = (labels[rows] == -1).sum(axis=0)
+        columns = head.draw(rows, 1, step).open().columns.numpy()
+        there[columns] += unknown[columns]
+        of += unknown
+    assert abs(head.chance.numpy() - there / of).max() < 0.06
+
+
+def test_rows_are_those_that_were_drawn_for() -> None:
+    head = open_head(many_labels())
+    head.look_ahead([np.arange(4)], 1, 0)
+    with pytest.raises(AssertionError):
+        head.draw(np.arange(4, 8), 1, 0)
+
+
+def test_a_line_grows_and_does_not_shrink() -> None:
+    """So that a step of the last images of an epoch has the shape of the others."""
+    head = open_head(many_labels())
+    shapes = []
+    for step, images in enumerate((20, 3, 40, 20)):
+        head.look_ahead([np.arange(images)], 1, step)
+        shapes.append(head.draw(np.arange(images), 1, step).rooms)
+    assert shapes[0] == shapes[1]
+    assert shapes[2] == shapes[3] != shapes[0]
+
+
+def test_a_step_is_filled_up_by_its_own_candidates_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nearly all labels are there already, candidates run out; others in its block have more
+    of them."""
+    units = {4: 16, 5: 64}
+    monkeypatch.setattr(SampledHead, "round_to", lambda _, size, q: units[size])
+    table, chunks = many_labels(), [np.arange(4), np.arange(5), np.arange(4)]
+    for q in (0.1, 0.7, 0.8, 0.9, 0.97):
+        together, alone = open_head(table, q), open_head(table, q)
+        together.look_ahead(chunks, 1, 0)
+        for step, rows in enumerate(chunks):
+            here, there = (head.draw(rows, 1, step).open() for head in (together, alone))
+            assert torch.equal(here.columns, there.columns)
+
+
+def test_one_label_can_be_drawn() -> None:
+    one = LabelTable.from_dense([[1], [-1]], features=np.zeros((2, FEATURES)))
+    assert open_head(one).draw(np.arange(2), 1, 0).open().columns.tolist() == [0]
 
 
 def test_a_label_that_is_known_everywhere_is_always_there() -> None:
     table = LabelTable.from_dense([[1, -1, -1], [0, 1, -1]], features=np.zeros((2, FEATURES)))
     head = open_head(table)
     head.expect(1, 1)
-    assert head.chance[0] == 1
-    assert head.chance[2] == pytest.approx(1 / 3)  # a tenth of three labels is one draw
+    assert head.present[0] == 1
+    assert head.present[2] == pytest.approx(1 / 3)  # a tenth of three labels is one draw
+    assert torch.isfinite(head.chance).all()
 
 
 @pytest.mark.parametrize(("labels", "q"), [(20, 0.001), (20, 0.1), (7, 0.3), (50, 0.9)])
@@ -232,7 +284,7 @@ def test_decay_makes_up_for_the_steps_a_row_was_not_drawn() -> None:
     (0 * (head.rows[0].sum() + head.rows[1].sum())).backward()
     optimiser.step()
     moved = optimiser.state[head.layer.weight]["mean"][3]
-    assert torch.allclose(moved, (1 - sampled.BETAS[0]) * 0.5 / head.chance[3].expand(FEATURES))
+    assert torch.allclose(moved, (1 - sampled.BETAS[0]) * 0.5 / head.present[3].expand(FEATURES))
 
 
 @pytest.mark.parametrize("entries", [1, 50, 10_000])
@@ -270,8 +322,9 @@ def test_average_precision_by_blocks_is_that_of_the_whole(monkeypatch: pytest.Mo
 def test_the_gradient_of_what_is_drawn() -> None:
     """Written out: the loss sees logits shifted by half of log 1/ρ where positives alone are known
     and all of them are, and is a mean over all labels, drawn or not."""
+    torch.manual_seed(0)
     table = many_labels()
-    facts = propensity.estimate(table, 1.0001 * table.known / len(table))
+    facts = propensity.estimate(table, 1.000001 * table.known / len(table))
     training = methods.Training(table, facts, epochs=4)
     step = methods.get("partly").start(training, {"q": 0.1, "teacher": "self", "focus": 0.0})
     columns, rows = np.array([0, 3, 50, 119]), np.arange(8)

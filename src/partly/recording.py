@@ -36,7 +36,7 @@ class Recorder:
 
         key: whatever the work depends on beside the tensors.
         """
-        shapes = (key, *(tensor.shape for tensor in given))
+        shapes = (key, *((tensor.shape, tensor.dtype) for tensor in given))
         if shapes not in self.recorded:
             self.seen[shapes] += 1
             full = len(self.recorded) == MOST
@@ -44,16 +44,8 @@ class Recorder:
                 return work(*given)
             try:
                 self.recorded[shapes] = self._record(work, given)
-            except torch.cuda.OutOfMemoryError:
-                raise
             except RuntimeError as error:
-                self.failed = True  # whatever the shape: what one failure leaves behind is enough
-                reason = str(error).splitlines()[0]
-                warnings.warn(
-                    f"a step cannot be recorded, and goes on as ever: {reason}",
-                    PartlyWarning,
-                    stacklevel=2,
-                )
+                self._give_up(error)
                 return work(*given)
         graph, places, answer = self.recorded[shapes]
         for place, tensor in zip(places, given, strict=True):
@@ -61,6 +53,19 @@ class Recorder:
         graph.replay()
         self.replayed += 1
         return answer
+
+    def _give_up(self, error: RuntimeError) -> None:
+        """Nothing is recorded any more, whatever its shape: what one failure leaves behind is
+        enough. Where memory was short, that of recordings is given back."""
+        self.failed = True
+        if isinstance(error, torch.cuda.OutOfMemoryError):
+            self.recorded.clear()
+            self.pool = None
+            torch.cuda.empty_cache()
+        reason = (str(error) or repr(error)).splitlines()[0]
+        warnings.warn(
+            f"a step cannot be recorded, and goes on as ever: {reason}", PartlyWarning, stacklevel=3
+        )
 
     def _record(
         self, work: Callable[..., Tensor], given: tuple[Tensor, ...]

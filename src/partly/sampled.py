@@ -5,9 +5,10 @@ What enters: the rows of a batch. What leaves: the labels that this step is abou
 
 The labels of a step are all of which something is known in the batch, and a share q of the others,
 drawn for the whole batch. So a known entry is always there, and an unknown one with a chance of
-about
 
-    ρ = 1 - (1 - a)ᴮ (1 - q),      a the share of images in which its label is known.
+    ρ = 1 - (1 - a)ᴮ⁻¹ (1 - q),      a the share of images in which its label is known,
+
+for it takes another image of the batch to bring its label, or a draw.
 
 The model would learn that unknown entries are rarer than they are, most of all those of rare
 labels. To weigh each 1/ρ times would be right on average, and so noisy that much less is learnt
@@ -77,7 +78,7 @@ class Packed(NamedTuple):
 class SampledHead:
     """The rows of a linear layer that a step has drawn, and the chance that they were.
 
-    q: a number, or start:end. The layer's own weights have no gradient; its rows do.
+    q: between 0 and 1, a number or start:end. Its rows have gradients, the layer's weights none.
     """
 
     def __init__(
@@ -87,8 +88,8 @@ class SampledHead:
         self.q, self.epochs, self.seed, self.labels = q, epochs, seed, len(table.names)
         self.device = layer.weight.device
         known = np.bincount(table.indices, minlength=self.labels) / len(table)
-        with np.errstate(divide="ignore"):  # a label that is known in all images: always drawn
-            self.log_missed = np.log1p(-known)  # log(1 - a) [L]
+        # log(1 - a) [L]; finite too for a label that is known in all images.
+        self.log_missed = np.log1p(-np.minimum(known, 1 - 1e-12))
         self.known_of_row = np.diff(table.indptr)
         self.indptr, self.indices, self.values = (
             torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
@@ -96,12 +97,15 @@ class SampledHead:
         )
         self.columns = torch.zeros(0, dtype=torch.int64, device=self.device)
         self.rows: list[Tensor] = []
-        self.chance = torch.ones(self.labels, device=self.device)  # ρ [L]
+        self.present = torch.ones(self.labels, device=self.device)  # the chance to be drawn [L]
+        self.chance = self.present.clone()  # of an unknown entry to be there: ρ [L]
         self.chance_of: tuple[int, float] | None = None  # so many images, at this q
-        self.ahead: dict[int, Packed] = {}  # steps that come next
+        self.ahead: dict[int, tuple[np.ndarray, Packed]] = {}  # rows of the steps that come next
         self.middle, self.end = -1, -1  # of those
-        self.main: torch.cuda.Stream | None = None  # who reads what is drawn
+        self.rooms = [0, 0, 0]  # that rows, columns and entries of a step have needed so far
+        self.blocks: list[Tensor] = []  # that a GPU may be reading still
         self.aside: torch.cuda.Stream | None = None
+        self.read: torch.cuda.Event | None = None  # when those are read that were drawn before
         if self.device.type == "cuda":
             self.aside = torch.cuda.Stream(self.device)
             self.aside.wait_stream(torch.cuda.current_stream(self.device))
@@ -112,13 +116,14 @@ class SampledHead:
 
     def draws_for(self, q: float) -> int:
         """So many draws, some of them twice, leave out a label with a chance of 1 - q, or less."""
-        return math.ceil(math.log1p(-q) / math.log1p(-1 / self.labels))
+        return math.ceil(math.log1p(-q) / math.log1p(-1 / max(self.labels, 2)))
 
     def missed(self, images: int, q: float) -> np.ndarray:
-        """1 - ρ [L] of a batch of so many images, before the number of labels is rounded up."""
+        """The chance [L] that so many images do not bring a label, nor a draw, before the number of
+        labels is rounded up."""
         if (images, q) not in self._missed:
             self._missed = {key: kept for key, kept in self._missed.items() if key[1] == q}
-            left_out = 0.0 if q >= 1 else (1 - 1 / self.labels) ** self.draws_for(q)
+            left_out = (1 - 1 / self.labels) ** self.draws_for(q)
             self._missed[images, q] = np.exp(images * self.log_missed) * left_out
         return self._missed[images, q]
 
@@ -134,9 +139,9 @@ class SampledHead:
     def steps_ahead(self, images: int, epoch: int) -> int:
         """How many steps of so many images are drawn at the same time."""
         q = ramp(self.q, epoch, self.epochs)
-        candidates = self.labels if q >= 1 else self.draws_for(q) + 4 * self.round_to(images, q)
+        candidates = self.draws_for(q) + 4 * self.round_to(images, q)
         known = int(images * self.known_of_row.mean())
-        return max(1, min(TOGETHER, AHEAD // (candidates + known)))
+        return max(1, min(TOGETHER, AHEAD // (images + candidates + known)))
 
     def due(self, step: int) -> int | None:
         """The step from which on labels are to be drawn now: this one, if its are not there; the
@@ -151,16 +156,19 @@ class SampledHead:
         if self.aside is None:
             yield
             return
-        self.main = main = torch.cuda.current_stream(self.device)
+        main = torch.cuda.current_stream(self.device)
+        if self.read is not None:  # then the oldest block may be somebody else's
+            self.aside.wait_event(self.read)
         with torch.cuda.stream(self.aside):
             yield
+        self.read = main.record_event()
         main.wait_stream(self.aside)
 
     def look_ahead(self, chunks: Sequence[np.ndarray], epoch: int, step: int) -> None:
         """Draw the labels of the steps that come next, from `step` on, of these rows each.
 
-        All of them at the same time, on the device: a GPU is asked once how many there are, not in
-        each step.
+        All of them at the same time, on the device: a GPU is asked a few times how many there are,
+        not in each step.
         """
         q, steps = ramp(self.q, epoch, self.epochs), len(chunks)
         sizes = [len(chunk) for chunk in chunks]
@@ -183,20 +191,18 @@ class SampledHead:
         # The labels of all steps, ascending: each is step·L + label.
         begins = self.labels * torch.arange(steps + 1, device=device)
         needed = begins[at] + column
-        if q >= 1:
-            drawn = torch.arange(steps * self.labels, device=device)
-        else:
-            drawn = self._sample(needed, begins, unit, max(units), q, step)
+        drawn = self._sample(needed, begins, unit, max(units), q, step)
         ends = torch.searchsorted(drawn, begins)
         before, counts = ends[:-1], ends.diff()
         of_step = _repeat(number[:steps], counts, len(drawn))
         labels = counts.tolist()
 
-        # A line for each step, all of the same length. Places that are left over lie behind the
-        # last entry.
-        rooms = [_roomy(most) for most in (max(sizes), max(labels), int(known.max()))]
-        columns, places, values = itertools.accumulate(rooms)
-        lines = torch.zeros(steps, values + rooms[2], dtype=torch.int64, device=device)
+        # A line for each step, all of the same length, now and later: so that steps are of few
+        # shapes. Places that are left over lie behind the last entry.
+        most = max(sizes), max(labels), int(known.max())
+        self.rooms = [max(had, _roomy(count)) for had, count in zip(self.rooms, most, strict=True)]
+        columns, places, values = itertools.accumulate(self.rooms)
+        lines = torch.zeros(steps, values + self.rooms[2], dtype=torch.int64, device=device)
         lines[:, places:values] = (images * counts)[:, None]
         lines[step_of, line_of] = rows
         rank = torch.arange(len(drawn), device=device) - before[of_step]
@@ -205,12 +211,13 @@ class SampledHead:
         rank = torch.searchsorted(drawn, needed) - before[at]
         lines[at, places + within] = line_of[row] * counts[at] + rank
         lines[at, values + within] = value.long()
-        parts = zip(lines.unbind(), sizes, labels, strict=True)
-        shape = (*rooms, rooms[2])
-        if self.main is not None:  # who reads them, before their memory is somebody else's
-            lines.record_stream(self.main)
-        self.ahead |= {step + place: Packed(*part, shape) for place, part in enumerate(parts)}
+        shape = (*self.rooms, self.rooms[2])
+        for place, line in enumerate(lines.unbind()):
+            packed = Packed(line, sizes[place], labels[place], shape)
+            self.ahead[step + place] = chunks[place], packed
         self.middle, self.end = step + steps // 2, step + steps
+        # Of the two before, a step may not be done yet; see `beside`.
+        self.blocks = [*self.blocks[-2:], lines]
 
     def _sample(
         self, needed: Tensor, begins: Tensor, units: Tensor, largest: int, q: float, step: int
@@ -242,19 +249,21 @@ class SampledHead:
             with self.beside():
                 self.look_ahead([rows], epoch, step)
         self.expect(len(rows), epoch)
-        packed = self.ahead.pop(step)
-        assert packed.images == len(rows)
+        expected, packed = self.ahead.pop(step)
+        assert np.array_equal(rows, expected)
         return packed
 
     def expect(self, images: int, epoch: int) -> None:
-        """Settle the chance of each label to be drawn beside so many images."""
+        """Settle the chance of each label to be drawn beside so many images, and ρ."""
         q = ramp(self.q, epoch, self.epochs)
         if self.chance_of != (images, q):
             self.chance_of = (images, q)
             missed = self.missed(images, q)
             more = (self.round_to(images, q) - 1) / 2  # labels, on average
             missed = missed * (1 - more / max(missed.sum(), 1.0))
-            self.chance.copy_(sent(torch.from_numpy(1 - missed), self.device))
+            by_others = missed / np.exp(self.log_missed)  # not by the image itself
+            self.present.copy_(sent(torch.from_numpy(1 - missed), self.device))
+            self.chance.copy_(sent(torch.from_numpy(1 - by_others), self.device))
 
     # What a step does
 
@@ -325,7 +334,7 @@ class RowAdam(torch.optim.Optimizer):
             assert rows.grad is not None
             pull = None
             if decay := decays[id(parameter)]:  # at each step, had the row been drawn
-                pull = decay / head.chance[head.columns]
+                pull = decay / head.present[head.columns]
             mean, square = (self.state[parameter][name] for name in ("mean", "square"))
             tables = parameter, mean, square
             move(*tables, head.columns, rows.grad, pull, self.pace)

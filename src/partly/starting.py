@@ -116,15 +116,15 @@ class State:
 
     def look_ahead(self, step: int) -> None:
         """Have the labels of steps that come drawn, where labels are drawn and it is time to."""
-        due = None if self.sampled is None else self.sampled.due(step)
-        if self.sampled is None or due is None:
+        head = self.sampled
+        if head is None or (due := head.due(step)) is None:
             return
         before, place = divmod(due, self.steps_per_epoch)
         if before < self.config.epochs:
-            with self.sampled.beside():
+            with head.beside():
                 chunks = self.chunks(before + 1)[place:]
-                chunks = chunks[: self.sampled.steps_ahead(len(chunks[0]), before + 1)]
-                self.sampled.look_ahead(chunks, before + 1, due)
+                chunks = chunks[: head.steps_ahead(len(chunks[0]), before + 1)]
+                head.look_ahead(chunks, before + 1, due)
 
     def found(self) -> dict[str, Any]:
         """What was settled for these data beyond the `Config`, for `config.json`; None where the
@@ -212,8 +212,9 @@ class State:
 
     def load(self, saved: dict[str, Any], rows: dict[str, Tensor]) -> None:
         """The reverse of `dump` and `rows`."""
-        for name in ("epoch", "step", "loss_sum", "best_scores", "best_epoch"):
+        for name in ("epoch", "step", "best_scores", "best_epoch"):
             setattr(self, name, saved[name])
+        self.loss_sum.copy_(saved["loss_sum"])
         self.model.load_state_dict(saved["model"])
         if self.average is not None:
             self.average.load_state_dict(saved["average"])
