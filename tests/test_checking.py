@@ -533,6 +533,22 @@ def test_the_page_of_features_and_of_names_that_are_markup(tmp_path):
     assert not page.named("img")
 
 
+def test_of_very_many_labels_a_page_shows_both_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_page, "ROWS", 3)
+    labels = np.full((8, 10), -1)
+    for column in range(10):
+        labels[: 10 - column, column] = 1  # the first are the most frequent
+    table = LabelTable.from_dense(labels, features=np.random.default_rng(0).normal(size=(8, 2)))
+    text = check_page.write(check(table), table, tmp_path / "page.html").read_text()
+    rows = re.findall(r'<tr><th data-value="([^"]+)">', text)
+    assert len(rows) == 6
+    assert set(rows) == {table.names[column] for column in (0, 1, 2, 7, 8, 9)}
+    assert "4 labels between the most frequent and the rarest are left out" in text
+    monkeypatch.setattr(check_page, "ROWS", 5)
+    text = check_page.write(check(table), table, tmp_path / "page.html").read_text()
+    assert "are left out" not in text
+
+
 def test_a_page_is_the_same_each_time(table, found, page, tmp_path):
     again = check_page.write(found | {"data": "planted"}, table, tmp_path / "page.html")
     assert again.read_text(encoding="utf-8") == page.source

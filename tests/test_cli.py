@@ -169,11 +169,11 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):
             for _ in range(4):
                 progress.step(0.5)
             progress.epoch(record | {"validation_score": 0.25}, 2)
-            progress.epoch(record | {"epoch": 2}, 2)
+            progress.epoch(record | {"epoch": 2, "loss": 0.00013456}, 2)
         shown[screen.isatty()] = screen.getvalue()
     assert shown[False].splitlines() == [
         "epoch 1/2  loss 0.5000  mAP 25.00  1,000 images/s",
-        "epoch 2/2  loss 0.5000  1,000 images/s",
+        "epoch 2/2  loss 0.000135  1,000 images/s",
     ]
     assert "epoch 1/2  loss 0.5000  mAP 25.00" in shown[True]
     assert "100%" in shown[True]

@@ -24,6 +24,7 @@ BARS = 15  # labels in a plot
 EXAMPLES = 12  # labels at each end of the frequencies that are shown with pictures
 STRIP = 4  # pictures in a row
 GROUPS = 12  # of duplicates shown
+ROWS = 2_000  # of the table of labels at each end of the frequencies: a browser shows no million
 THUMBNAIL = 96  # pixels
 
 Picture = dict[str, str]
@@ -38,7 +39,8 @@ def write(findings: Findings, table: LabelTable, path: Path) -> Path:
         "check.html",
         title=findings.get("data") or "Data set",
         found=findings,
-        labels=labels,
+        labels=labels if len(labels) <= 2 * ROWS else labels[:ROWS] + labels[-ROWS:],
+        left_out=max(0, len(labels) - 2 * ROWS),
         plots=[_tail_plot(labels), _per_image_plot(findings["per_image"]), *_bar_plots(labels)],
         heat=_heat(findings["co_occurrence"]),
         examples=list(gallery.of_labels(labels)),
@@ -133,8 +135,10 @@ def _tail_plot(labels: list[Findings]) -> Markup:
     )
 
     def paint(axes: "Axes") -> None:
-        ranks = np.arange(1, len(positives) + 1)
-        axes.fill_between(ranks, positives, step="mid", color=BLUE, linewidth=0, alpha=0.75)
+        # Where the number changes: of a million labels most have as many as their neighbours.
+        begins = np.flatnonzero(np.diff(positives, prepend=-1))
+        edges, heights = [*begins + 0.5, len(positives) + 0.5], positives[[*begins, -1]]
+        axes.fill_between(edges, heights, step="post", color=BLUE, linewidth=0, alpha=0.75)
         if positives[0] > 20 * max(positives[-1], 1):
             axes.set_yscale("symlog", linthresh=1)
         axes.yaxis.set_major_formatter("{x:,.0f}")

@@ -53,13 +53,13 @@ class Progress:
         if now - self._shown > 0.5:
             self._shown = now
             rate = f"{self._steps / (now - self._began):.1f} steps/s"
-            shown = "" if loss is None else f"loss {float(loss):.4f}"
+            shown = "" if loss is None else f"loss {_shown(float(loss))}"
             self.bar.update(self.task, loss=shown, rate=rate)
 
     def epoch(self, record: dict[str, Any], epochs: int) -> None:
         """One epoch done: a line of what was measured."""
         score = record.get("validation_score")
-        parts = [f"epoch {record['epoch']}/{epochs}", f"loss {record['loss']:.4f}"]
+        parts = [f"epoch {record['epoch']}/{epochs}", f"loss {_shown(record['loss'])}"]
         if score is not None:
             parts.append(f"{record['criterion']} {100 * score:.2f}")
         parts.append(f"{record['images_per_second']:,.0f} images/s")
@@ -73,6 +73,11 @@ class Progress:
             self.bar.console.print(text, highlight=False)
         elif not self.quiet:
             tell(text)
+
+
+def _shown(loss: float) -> str:
+    """A mean over very many labels is small: then its first digits."""
+    return f"{loss:.4f}" if abs(loss) >= 0.01 or loss == 0 else f"{loss:.3g}"
 
 
 def _bar(total: int, done: int) -> tuple[Any, Any]:
