@@ -272,9 +272,9 @@ def decide_run(
     """
     folder, source = Path(run), Source.of(data)
     predictor = runs.load(run, device)
-    goal, calibrate = _wanted(folder, goal, calibrate, say)
     if predictor.config.get("head") == "sampled":
         raise ConfigError(f"{run} has very many labels (--head sampled): it has no thresholds")
+    goal, calibrate = _wanted(folder, goal, calibrate, say)
     table = source.read().reorder(predictor.names, str(source.path))
     chosen, known_alike = _to_decide_by(predictor.config, table, part, source, say)
     if not chosen.known:
