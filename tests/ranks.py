@@ -49,6 +49,7 @@ CASES: dict[str, tuple[str, str, Config]] = {
         "pal:0.4",
         replace(PICTURES, head="sampled", options={"q": 0.3}, clip=0.01),
     ),
+    "mixup": ("pictures", "pal:0.4", replace(PICTURES, mix="mixup-pme")),
     "logicmix": ("pictures", "pal:0.4", replace(PICTURES, mix="logicmix")),
 }
 ASIDE = {"few aside": 3, "worse": 60}  # images of a validation part

@@ -232,7 +232,7 @@ def test_a_run_that_goes_on_is_not_tuned_twice(tmp_path, falls: bool) -> None:
             pytest.raises(InterruptedError),
         ):
             train(table, CFT, run, quiet=True)
-        assert (run / judging.UNTUNED).is_file()
+        assert (run / runs.UNTUNED).is_file()
     again = train(table, CFT, run, resume=True, quiet=True).model.state_dict()
     assert all(whole[name].equal(again[name]) for name in whole)
     stored = runs.load(run).model.state_dict()

@@ -87,7 +87,7 @@ def test_json_comes_back_as_it_went(tmp_path):
 
 def test_a_state_comes_back_as_it_went(tmp_path):
     checkpoint.save(tmp_path / "x.pt", STATE)
-    again = checkpoint.load(tmp_path / "x.pt", CPU)
+    again = checkpoint.load(tmp_path / "x.pt")
     assert torch.equal(again.pop("weights"), STATE["weights"])
     assert again == {"epoch": 3, "nested": [{"none": None, "x": 0.1}]}
 
@@ -107,7 +107,7 @@ def test_a_broken_checkpoint_is_an_error_and_runs_nothing(tmp_path, kind):
         }[kind]
     )
     with pytest.raises(RunError, match=r"cannot read checkpoint .*x\.pt: \S"):
-        checkpoint.load(path, CPU)
+        checkpoint.load(path)
     assert not trap.exists()
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import torch
 
 import ranks
-from builders import environment, picture_table, write_npz
+from builders import environment, picture_table, write_manifest, write_npz, write_pictures
 from partly import checkpoint, distributed, runs
 from partly.distributed import Shard
 
@@ -132,7 +133,7 @@ def training_of(data: Path, run: Path) -> list[object]:
 
 def end_of(run: Path) -> dict[str, Any]:
     """The weights, what is remembered of every image, and the lines of all epochs."""
-    saved, rows = checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu")), ranks.remembered(run)
+    saved, rows = checkpoint.load(run / runs.CHECKPOINT), ranks.remembered(run)
     lines = [(line["epoch"], line["loss"]) for line in runs.read_lines(run / runs.METRICS)]
     return {"weights": runs.read_weights(run), "rows": rows, "lines": lines, "step": saved["step"]}
 
@@ -141,6 +142,8 @@ def assert_same_end(run: Path, other: Path) -> None:
     one, two = end_of(run), end_of(other)
     assert one["step"] == two["step"]
     assert [epoch for epoch, _ in one["lines"]] == [*range(1, EPOCHS + 1)]
+    losses = [[loss for _, loss in end["lines"]] for end in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     torch.testing.assert_close(one["weights"], two["weights"], rtol=1e-4, atol=1e-5)
     for name, rows in one["rows"].items():
         torch.testing.assert_close(rows, two["rows"][name], rtol=1e-3, atol=1e-3)
@@ -179,15 +182,79 @@ def kill_all(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_a_killed_rank_is_started_again(data, undisturbed, tmp_path):
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_is_started_again(victim, data, undisturbed, tmp_path):
+    """At whatever step it dies, and whatever it is writing."""
     run = tmp_path / "run"
     command = torchrun(2, *training_of(data, run), **{"max-restarts": 2})
     process = start(command)
-    wait_for(lambda: trained(run, 2), process)
-    os.kill(workers(process.pid)[1], signal.SIGKILL)
+    wait_for(lambda: (run / runs.CONFIG).exists(), process)
+    time.sleep(random.uniform(0, 1))
+    if process.poll() is None and not (run / runs.REPORT).exists():
+        os.kill(workers(process.pid)[victim], signal.SIGKILL)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
     assert_same_end(run, undisturbed)
+
+
+def test_ranks_that_are_started_again_do_not_take_over_another_run(data, undisturbed):
+    before = {path: path.read_bytes() for path in undisturbed.iterdir()}
+    process = start(torchrun(2, *training_of(data, undisturbed), **{"max-restarts": 1}))
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    assert said.count("already holds a run") == 2  # once each time
+    assert {path: path.read_bytes() for path in undisturbed.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [(["--lr", "0.3"], "learning_rate: 0.3 on rank 1"), (["--epochs", "2"], "epochs: 2 on rank 1")],
+)
+def test_ranks_with_other_choices_are_refused(option, name, data, tmp_path):
+    """As where one machine has another command than the other."""
+    script = tmp_path / "one.py"
+    script.write_text(
+        "import os, sys\nfrom partly.cli import main\n"
+        f"sys.argv += {option} if os.environ['RANK'] == '1' else []\nmain()\n"
+    )
+    command = training_of(data, tmp_path / "run")[2:]
+    process = start(torchrun(2, script, *command))
+    said, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode != 0
+    assert name in said
+    assert said.count("all ranks have to see the same") == 1
+    assert not (tmp_path / "run" / runs.METRICS).exists()
+
+
+def test_more_ranks_than_images_in_a_batch(tmp_path):
+    data = tmp_path / "photos"
+    labels = write_pictures(data, 14)
+    manifest = write_manifest(data / "data.csv", labels)
+    given = ["--backbone", "small:4", "--image-size", 16, "--batch-size", 2, "--epochs", 1]
+    command = ["-m", "partly", "train", manifest, "--hold-out", 0, *given]
+    works([sys.executable, *map(str, [*command, "--out", tmp_path / "one"])])
+    works(torchrun(3, *command, "--out", tmp_path / "three"))
+    one, three = (runs.read_lines(tmp_path / run / runs.METRICS) for run in ("one", "three"))
+    assert three[0]["loss"] == pytest.approx(one[0]["loss"], rel=1e-3)
+
+
+def test_what_is_wrong_is_said_once(tmp_path):
+    data = tmp_path / "photos"
+    manifest = write_manifest(data / "data.csv", write_pictures(data, 14))
+    (data / "0003.png").write_bytes(b"no picture")
+    command = ["-m", "partly", "train", manifest, "--out", tmp_path / "run"]
+    for more, words in (([], "0003.png"), (["--lr", -1], "learning_rate")):
+        process = start(torchrun(2, *command, "--backbone", "small:4", *more))
+        said, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode != 0
+        lines = [line for line in said.splitlines() if line.startswith("partly: ")]
+        assert len(lines) == len(set(lines))
+        assert any(words in line for line in lines)
+
+
+def test_batch_norms_of_all_ranks_are_not_compiled():
+    """Ranks whose parts differ in size would compile them anew at different times."""
+    assert distributed._Shared.forward._torchdynamo_disable
 
 
 def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
@@ -195,9 +262,9 @@ def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
     process = start(torchrun(2, *training_of(data, run)))
     wait_for(lambda: trained(run, 2), process)
     kill_all(process)
-    names = checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu"))["shards"]
+    names = checkpoint.load(run / runs.CHECKPOINT)["shards"]
     assert len(names) == 2
-    halves = [checkpoint.load(run / name, torch.device("cpu")) for name in names]
+    halves = [checkpoint.load(run / name) for name in names]
     values = torch.cat([half["rows"]["pseudo_labels.values"] for half in halves])
     cuts = [len(values) * quarter // 4 for quarter in range(5)]
     for first, stop in itertools.pairwise(cuts):
@@ -206,7 +273,7 @@ def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
         )
         assert torch.equal(rows["pseudo_labels.values"], values[first:stop])
     works(torchrun(4, *training_of(data, run), "--resume"))
-    assert len(checkpoint.load(run / runs.CHECKPOINT, torch.device("cpu"))["shards"]) == 4
+    assert len(checkpoint.load(run / runs.CHECKPOINT)["shards"]) == 4
     assert len([*run.glob("rows-*.pt")]) == 4  # what is old is gone
     assert_same_end(run, undisturbed)
 

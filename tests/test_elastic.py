@@ -87,7 +87,7 @@ def checkpoint_of(run: Path) -> tuple[int, int]:
     path = run / runs.CHECKPOINT
     if not path.exists():
         return 0, 0
-    saved = checkpoint.load(path, torch.device("cpu"))
+    saved = checkpoint.load(path)
     return saved["step"], len(saved["shards"])
 
 

@@ -863,6 +863,14 @@ def test_picking_all_is_picking_nothing_in_particular() -> None:
     assert torch.equal(CASES["paper_loss, picked"](unknown), expected)
 
 
+@every_case
+@pytest.mark.parametrize("blank", [math.nan, 0.5, 2.0, -7.0])
+def test_whatever_is_neither_yes_nor_no_is_unknown(case: Case, blank: float) -> None:
+    batch = make_batch()
+    labels = torch.where(batch.labels == -1, blank, batch.labels.double())
+    assert_same(graded(case, batch.but(labels=labels)), graded(case, batch))
+
+
 @pytest.mark.parametrize("name", sorted({name.split(",")[0] for name in CASES} & {*losses.__all__}))
 def test_shapes_must_agree(name):
     logits, labels = torch.zeros(4, 3), torch.ones(4, 1, dtype=torch.int8)

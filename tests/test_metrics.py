@@ -142,10 +142,21 @@ def test_counting_by_cells_is_counting(name, dtype):
     assert near.size < 2000 or name not in {"logits", "probabilities", "crowded at 0", "outliers"}
 
 
+def test_cuts_below_all_values_are_cuts():
+    """Of roots only what is not negative has one."""
+    values = np.random.default_rng(0).random(40_000, np.float32)
+    cuts = np.float32([-3.0, -0.5, 0.25])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        near, far = metrics._near(values, cuts)
+    found = near.size - np.searchsorted(near, cuts) + far
+    np.testing.assert_array_equal(found, [(values >= cut).sum() for cut in cuts])
+
+
 @pytest.mark.parametrize("name", spread_in_many_ways(10))
 def test_a_larger_value_never_has_a_smaller_cell(name):
     values = np.sort(spread_in_many_ways()[name].astype(np.float32))
-    cells_of = metrics._cells(values)
+    cells_of = metrics._cells(values, values[-1:])
     if cells_of is not None:
         cells = cells_of(values)
         assert (np.diff(cells.astype(int)) >= 0).all()

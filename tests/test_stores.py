@@ -546,9 +546,8 @@ def test_a_training_ends_alike_with_every_store_and_is_audited(tmp_path: Path, m
 def test_a_checkpoint_holds_no_table_that_is_on_disk(tmp_path: Path) -> None:
     for kind in ("memory", "disk"):
         train(feature_table(300), replace(QUICK, pseudo_labels=kind), tmp_path / kind, quiet=True)
-    cpu = torch.device("cpu")
     saved = {
-        kind: checkpoint.load(tmp_path / kind / runs.CHECKPOINT, cpu) for kind in ("memory", "disk")
+        kind: checkpoint.load(tmp_path / kind / runs.CHECKPOINT) for kind in ("memory", "disk")
     }
     assert saved["disk"]["rows"] == {}
     held = np.fromfile(tmp_path / "disk" / "pseudo_labels-0-of-1.rows", np.float16)

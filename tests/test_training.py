@@ -116,7 +116,7 @@ def test_the_average_follows_the_weights(looks_at, pictures):
 def test_the_average_is_what_is_kept(tmp_path):
     config = replace(QUICK, ema=0.9, schedule="constant", hold_out=0.0)
     predictor = train(feature_table(), config, tmp_path / "run", quiet=True)
-    saved = checkpoint.load(tmp_path / "run" / runs.CHECKPOINT, torch.device("cpu"))
+    saved = checkpoint.load(tmp_path / "run" / runs.CHECKPOINT)
     kept = runs.read_weights(tmp_path / "run")
     assert all(torch.equal(kept[name], tensor) for name, tensor in saved["average"].items())
     assert not torch.equal(kept["head.weight"], saved["model"]["head.weight"])
@@ -316,7 +316,7 @@ def test_a_later_epoch_is_kept_unless_it_is_clearly_worse():
 
 def test_without_a_judge_the_last_epoch_is_kept(tmp_path):
     train(feature_table(), replace(QUICK, hold_out=0.0), tmp_path, quiet=True)
-    saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))["model"]
+    saved = checkpoint.load(tmp_path / runs.CHECKPOINT)["model"]
     kept = runs.read_weights(tmp_path)
     assert all(torch.equal(kept[name], tensor) for name, tensor in saved.items())
     assert "validation_score" not in runs.read_lines(tmp_path / runs.METRICS)[0]
@@ -457,7 +457,7 @@ def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
         assert all(0 <= value <= 1 for column in line["by_label"].values() for value in column)
     if held_out:
         known, _, full = judging.hold_out(known, full, config)
-    saved = checkpoint.load(tmp_path / runs.CHECKPOINT, torch.device("cpu"))
+    saved = checkpoint.load(tmp_path / runs.CHECKPOINT)
     values = saved["rows"]["pseudo_labels.values"].float().numpy()
     assert lines[-1] == {"epoch": 3, **pseudo.audit(values, known, full)}
     assert lines[-1]["mAP"] > lines[0]["share_positive"] + 0.2

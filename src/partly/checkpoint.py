@@ -81,10 +81,11 @@ def save(path: Path, state: dict[str, Any]) -> None:
     write_atomically(path, lambda place: torch.save(state, place))
 
 
-def load(path: Path, device: torch.device) -> dict[str, Any]:
-    """The state of `save`. Only tensors and plain values are read: no code of the file runs."""
+def load(path: Path) -> dict[str, Any]:
+    """The state of `save`. Only tensors and plain values are read: no code of the file runs. What
+    nobody looks at stays on the disk."""
     try:
-        return torch.load(path, map_location=device, weights_only=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise RunError(f"cannot read checkpoint {path}: {reason(error)}") from None
 
@@ -107,7 +108,8 @@ def save_sharded(
         distributed.wait()
     if distributed.is_first():
         save(path, state | {"rows": None if names else rows, "shards": names})
-        for old in path.parent.glob("rows-*.pt"):
+        # Also what a rank had begun to write that was killed.
+        for old in (*path.parent.glob("rows-*.pt"), *path.parent.glob(".rows-*.pt.partial")):
             if old.name not in (names or ()):
                 old.unlink(missing_ok=True)
     distributed.wait()
@@ -117,23 +119,24 @@ def load_sharded(
     path: Path, device: torch.device, shard: Shard
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The state of `save_sharded`, and the rows of this rank, however many wrote them."""
-    state = load(path, device)
+    state = load(path)
     if not {"rows", "shards"} <= state.keys():
         raise RunError(
             f"checkpoint {path} does not fit this run: it is of something else, or of another "
             "version of partly"
         )
-    names = state["shards"]
+    names, all_rows = state["shards"], state.pop("rows")
     parts = (
-        [{"first": 0, "rows": state["rows"]}]
+        [{"first": 0, "rows": all_rows}]
         if names is None
-        else (load(path.with_name(name), torch.device("cpu")) for name in names)
+        else (load(path.with_name(name)) for name in names)
     )
     found: dict[str, list[torch.Tensor]] = {}
     for part in parts:
         for name, tensor in part["rows"].items():
             begin, end = (max(edge - part["first"], 0) for edge in (shard.first, shard.stop))
-            found.setdefault(name, []).append(tensor[begin:end].to(device))
+            own = tensor[begin:end].to(device, copy=True)  # without the rest of the file
+            found.setdefault(name, []).append(own)
     return state, {name: torch.cat(tensors) for name, tensors in found.items()}
 
 

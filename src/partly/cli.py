@@ -33,11 +33,25 @@ app = typer.Typer(
 def main() -> None:
     """Run a command. Bad input ends with one clear message and exit code 2, never a traceback."""
     code = _run()
-    if os.environ.get("WORLD_SIZE", "1") != "1":  # torchrun has started several
+    if _several():
         from partly import distributed
 
         distributed.leave(code)
     sys.exit(code)
+
+
+def _several() -> bool:
+    """Whether torchrun has started several; without it nothing of that is imported."""
+    return os.environ.get("WORLD_SIZE", "1") != "1"
+
+
+def _has_the_word(problem: str) -> bool:
+    """What several ranks find wrong one of them says."""
+    if not _several():
+        return True
+    from partly import distributed
+
+    return distributed.has_the_word(problem)
 
 
 def _run() -> int:
@@ -48,14 +62,19 @@ def _run() -> int:
         return 2
     except PartlyError as error:
         for problem in error.problems:
-            print(f"partly: {problem}", file=sys.stderr)
+            if _has_the_word(problem):
+                print(f"partly: {problem}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         from partly import distributed
 
         if not distributed.is_lost(error):
             raise
-        print("partly: another rank is gone; torchrun --max-restarts goes on", file=sys.stderr)
+        print(
+            "partly: another rank is gone; with torchrun --max-restarts all begin again by "
+            "themselves, otherwise start them again with --resume",
+            file=sys.stderr,
+        )
         return 1
     except SystemExit as end:
         if end.code in INTERRUPTED:

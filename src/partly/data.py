@@ -210,6 +210,7 @@ class ImageInputs:
             yield torch.from_numpy(chunk), inputs
 
     def _make(self, chunks: Chunks, epoch: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        chunks, every = [chunk for chunk in chunks if len(chunk)], chunks
         kind = _Encoded if self.on_gpu else _Pictures
         pictures = kind(self.paths, self.keys, self.look, self.seed, epoch)
         loader: torch.utils.data.DataLoader = torch.utils.data.DataLoader(
@@ -222,7 +223,16 @@ class ImageInputs:
             prefetch_factor=4 if self.workers else None,
             pin_memory=self.device.type == "cuda" and not self.on_gpu,
         )
-        for chunk, batch in zip(chunks, _watched(loader), strict=True):
+        batches = _watched(loader)
+        for chunk in every:
+            if not len(chunk):  # a rank without a part of a small batch
+                size, nothing = self.look.size, torch.empty(0, dtype=torch.uint8)
+                yield (
+                    torch.from_numpy(chunk),
+                    self._finish(nothing.view(0, size, size, 3).to(self.device), chunk, epoch),
+                )
+                continue
+            batch = next(batches)
             if isinstance(batch, DataError):
                 raise batch
             if self.on_gpu:

@@ -215,7 +215,9 @@ def fit_temperature(probabilities: Column, labels: Column, chance: Chances) -> C
     slope 1 and shift 0 stands in where little is known.
     """
     entries = float(distributed.total(torch.tensor(labels.size, dtype=torch.float64)))
-    every = slice(None, None, max(1, round(entries / LARGEST_FIT)))
+    apart = max(1, round(entries / LARGEST_FIT))
+    # The same rows on however many ranks.
+    every = slice(-distributed.before(len(labels)) % apart, None, apart)
     scores = np.empty(probabilities[every].shape)
     for rows in metrics.row_blocks(scores):
         scores[rows] = logits_of(probabilities[every][rows])

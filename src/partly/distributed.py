@@ -12,14 +12,16 @@ or divides by is that of the batch. Without torchrun there is one rank, and noth
 anything. Letters: W ranks, B images of a batch, L labels.
 """
 
+import hashlib
 import inspect
+import itertools
 import math
 import os
 import socket
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -36,6 +38,11 @@ from partly.errors import PartlyError, RunError, ToldElsewhere
 Result = TypeVar("Result")
 BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
 PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
+GLANCE = 0.01, 1.0  # seconds between two looks at whether others are done: at first, and later
+
+_board: dist.Store | None = None  # where ranks that have met leave each other notes
+_jobs: dist.Store | None = None  # the same for a whole job, of which ranks may be started again
+_turns = itertools.count()
 
 
 def _number(name: str, default: int) -> int:
@@ -54,6 +61,8 @@ def rank() -> int:
 
 def is_first() -> bool:
     """Whether this rank speaks and writes for all; known before they have met."""
+    if dist.is_initialized():
+        return dist.get_rank() == 0
     return _number("RANK", 0) == 0 or not launched()
 
 
@@ -66,12 +75,33 @@ def restarted() -> bool:
     """Whether torchrun has started ranks again because some died; every rank is told the same.
 
     Those of a machine that has just come, in the place of a dead one, are there for the first time.
+    Where the first ranks were refused there is nothing to go on with.
     """
-    again: list[Any] = [_number("TORCHELASTIC_RESTART_COUNT", 0) > 0]
+    refused = _jobs is not None and _jobs.check([REFUSED])
+    again: list[Any] = [_number("TORCHELASTIC_RESTART_COUNT", 0) > 0 and not refused]
     if world() > 1:
         own, again = again[0], [None] * world()
         dist.all_gather_object(again, own)
     return any(again)
+
+
+REFUSED = "partly was refused"
+
+
+def refuse() -> None:
+    """Nothing has begun, and an error follows: ranks that are started again are to have it too."""
+    if _jobs is not None:
+        _jobs.set(REFUSED, "yes")
+
+
+def has_the_word(problem: str) -> bool:
+    """Whether this rank is the first that says it: one sentence is enough."""
+    return _board is None or _board.add(f"said {hash_of(problem)}", 1) == 1
+
+
+def hash_of(text: str) -> str:
+    """The same on every rank, which Python's own is not."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def device_name(name: str) -> str:
@@ -86,15 +116,16 @@ def begin(device: str) -> None:
 
     NCCL is for ranks with a GPU each; those that share one meet by gloo, which is slow.
     """
+    global _board, _jobs
     if not launched() or dist.is_initialized():
         return
     name = device_name(device)
     if name.startswith("cuda"):
         torch.cuda.set_device(name)
     try:
-        store, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
+        _jobs, own, count = next(iter(dist.rendezvous("env://", timeout=PATIENCE)))
         # Ranks that are started again find what the dead ones left: they must not call those.
-        store = dist.PrefixStore(_name_of_meeting(store, own, count), store)
+        store = _board = dist.PrefixStore(_name_of_meeting(_jobs, own, count), _jobs)
         backend = _backend(store, own, count, _gpu(name))
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
     except (RuntimeError, ValueError) as error:
@@ -185,16 +216,53 @@ def same(make: Callable[[], Result]) -> Result:
     if world() == 1:
         return make()
     answer: list[Any] = [None, None]
+    turn = next(_turns)
     if rank() == 0:
         try:
             answer = [make(), None]
         except PartlyError as error:
             answer = [None, error]
+        arrive(f"made {turn}")
+    until(f"made {turn}", 1)
     dist.broadcast_object_list(answer, src=0)
     made, problem = answer
     if problem is not None:
         raise problem if rank() == 0 else ToldElsewhere(problem.problems)
     return made
+
+
+def arrive(where: str) -> None:
+    """Let the others know that this rank is there."""
+    if _board is not None:
+        _board.add(where, 1)
+
+
+def until(where: str, count: int) -> None:
+    """Wait for as many to arrive, however long they work: what waits in a collective is taken for
+    dead after a while."""
+    pause, longest = GLANCE
+    while _board is not None and _board.add(where, 0) < count:
+        time.sleep(pause)
+        pause = min(2 * pause, longest)
+
+
+def agree(facts: Mapping[str, Any], place: str) -> None:
+    """An error on every rank where they do not have the same facts."""
+    if world() == 1:
+        return
+    every: list[Any] = [None] * world()
+    dist.all_gather_object(every, dict(facts))
+    problems = []
+    for name in facts:
+        values = [one[name] for one in every]
+        odd = [(number, value) for number, value in enumerate(values) if value != values[0]]
+        if odd:
+            number, value = odd[0]
+            problems.append(f"{name}: {value!r} on rank {number}, {values[0]!r} on rank 0")
+    if problems:
+        raise RunError(
+            [*problems, f"all ranks have to see the same data, packages and folder {place}"]
+        )
 
 
 def wait() -> None:
@@ -296,7 +364,10 @@ def _own_work(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarra
     if world() == 1:
         return work(rows)
     # Where ranks are more than rows, those without any learn from the first what rows look like.
+    turn = next(_turns)
     found = work(rows) if len(rows) or rank() == 0 else None
+    arrive(f"worked {turn}")
+    until(f"worked {turn}", world())
     shape = same(lambda: None if found is None else found[:0])
     if found is not None:
         return found
@@ -342,6 +413,13 @@ def add_up(values: Tensor) -> Tensor:
     return values
 
 
+def before(count: int) -> int:
+    """How many rows the ranks before this one have, of which this one has `count`."""
+    counts = torch.zeros(world(), dtype=torch.float64)
+    counts[rank()] = count
+    return int(total(counts)[: rank()].sum())
+
+
 def total(values: Tensor) -> Tensor:
     """The sum over ranks of a few numbers in main memory."""
     if world() == 1:
@@ -380,6 +458,7 @@ def synchronise_batch_norms(model: nn.Module) -> None:
 class _Shared(nn.modules.batchnorm._BatchNorm):
     """In front of a batch norm's class: in training its statistics are those of all ranks."""
 
+    @torch.compiler.disable  # ranks whose parts differ in size would compile at different times
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training:
             return super().forward(inputs)

@@ -34,7 +34,6 @@ from partly.labels import POSITIVE, LabelTable
 from partly.progress import silent
 from partly.starting import State
 
-UNTUNED = "untuned.safetensors"  # in a run's folder: the head before its rows were tuned
 FIRST = 5  # labels of an image that are looked at, where there are very many
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
 
@@ -183,8 +182,13 @@ def audit_pseudo_labels(
     store = state.training.stores.get("pseudo_labels")
     if truth is None or not isinstance(store, pseudo.PseudoLabels):
         return
-    table = state.training.table
-    values = store.get(torch.arange(len(table), device=state.device)).cpu().numpy()
+    table, first = state.training.table, distributed.is_first()
+    values = np.empty((len(table) if first else 0, len(table.names)), np.float32)
+    together = max(1, distributed.BLOCK // len(table.names))
+    for rows in torch.arange(len(table), device=state.device).split(together):
+        block = store.get(rows).cpu().numpy()
+        if first:
+            values[rows.cpu().numpy()] = block
     if folder is not None:
         record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
         checkpoint.append_line(folder / runs.AUDIT, record)
@@ -252,12 +256,14 @@ def finish(
 def tune_rows(state: State, judge: Judge, folder: Path | None, say: Callable[[str], None]) -> None:
     """Category-wise fine-tuning of the chosen weights, on what their backbone sees."""
     table, head = state.training.table, state.judged.head
-    if folder is not None:  # a run that stopped in here begins with the same rows again
-        before = runs.read_weights(folder, UNTUNED)
-        if before is None:
-            runs.write_weights(folder, head.state_dict(), UNTUNED)
-        else:
-            head.load_state_dict(before)
+    # A run that stopped in here begins with the same rows again, on every rank.
+    before = distributed.same(
+        lambda: None if folder is None else runs.read_weights(folder, runs.UNTUNED)
+    )
+    if before is not None:
+        head.load_state_dict(before)
+    elif folder is not None:
+        runs.write_weights(folder, head.state_dict(), runs.UNTUNED)
     labels, answers = table.dense(), judge.table.dense()
     if not (category.has_both(labels) & category.has_both(answers)).any():
         say("cft left the model as it is: no label has known positives and negatives to judge by")

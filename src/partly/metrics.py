@@ -499,7 +499,7 @@ def _near(values: Array, cuts: Array) -> tuple[Array, Array]:
     cell, a small integer, which is three times as fast as sorting all values on some processors
     and about as fast on others. Whatever the cells are, the counts are exact.
     """
-    cells_of = _cells(values) if 8 * cuts.size < values.size else None
+    cells_of = _cells(values, cuts) if 8 * cuts.size < values.size else None
     if cells_of is None:
         return np.sort(values), np.zeros(cuts.size, np.int64)
     cells, cells_with_cut = cells_of(values), cells_of(cuts)
@@ -510,7 +510,7 @@ def _near(values: Array, cuts: Array) -> tuple[Array, Array]:
     return near, everything - _above(cells_of(near), cells_with_cut)
 
 
-def _cells(values: Array) -> Callable[[Array], Array] | None:
+def _cells(values: Array, cuts: Array) -> Callable[[Array], Array] | None:
     """A function from numbers to cells that never falls; None where plain sorting is better.
 
     Cells are equally wide between the values at 1 % and 99 % of a sample, of the fourth root where
@@ -519,7 +519,7 @@ def _cells(values: Array) -> Callable[[Array], Array] | None:
     """
     if values.size < FEW or values.dtype not in (np.float32, np.float64):
         return None
-    of_root = values.min() >= 0
+    of_root = min(values.min(), cuts.min(initial=0)) >= 0
 
     def spread(numbers: Array) -> Array:
         return np.asarray(np.sqrt(np.sqrt(numbers))) if of_root else numbers

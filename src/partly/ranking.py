@@ -304,8 +304,13 @@ def sharded_select_scores(
     if not dist.is_initialized():
         return metrics.select_scores(scores, labels)
     _, truth, _ = _meet(scores, labels, group)
-    own = _columns(truth, slice(0, truth.shape[1]), torch.int8, _device(group))
-    known = torch.stack([(own == value).any(dim=1) for value in (1, 0)]).byte()
+    known = torch.zeros(2, truth.shape[1], dtype=torch.uint8, device=_device(group))
+    together = max(1, metrics.BLOCK // max(1, len(truth)))
+    for first in range(0, truth.shape[1], together):
+        span = slice(first, min(first + together, truth.shape[1]))
+        own = _columns(truth, span, torch.int8, known.device)
+        for place, value in enumerate((1, 0)):
+            known[place, span] = (own == value).any(dim=1).byte()
     dist.all_reduce(known, dist.ReduceOp.MAX, group=group)
     # Which criterion it is, and which labels it can score, follows from which of them have a
     # positive and which a negative anywhere. Three images say it, of the last nothing is known.
@@ -518,8 +523,9 @@ def _looked_up(top: Array, positives: Entries, negatives: Entries | None) -> Ite
 
 
 def _take(entries: Entries, rows: slice) -> Entries:
-    indptr = entries.indptr[rows.start : rows.stop + 1]
-    return Entries(indptr - indptr[0], entries.indices[indptr[0] : indptr[-1]])
+    indptr = np.asarray(entries.indptr[rows.start : rows.stop + 1]).astype(np.int64)
+    own = np.asarray(entries.indices[indptr[0] : indptr[-1]])
+    return Entries(indptr - indptr[0], own.astype(np.int64))
 
 
 def _rows(entries: Entries) -> Array:
@@ -577,12 +583,15 @@ def _checked_top(top: npt.ArrayLike, positives: Entries, negatives: Entries | No
 
 
 def _faults(name: str, entries: Entries, images: int) -> list[str]:
+    if not isinstance(entries, Entries):
+        return [f"{name} are ranking.Entries(indptr, indices), not {type(entries).__name__}"]
     indptr, indices = (np.asarray(part) for part in entries)
     if indptr.dtype.kind not in "iu" or (len(indices) and indices.dtype.kind not in "iu"):
         return [f"{name} must be whole numbers, not {indptr.dtype} and {indices.dtype}"]
     if indptr.shape != (images + 1,):
         return [f"{name} have rows for {len(indptr) - 1} images and top has {images}"]
-    if indptr[0] != 0 or indptr[-1] != len(indices) or (np.diff(indptr) < 0).any():
+    rises = (indptr[1:] >= indptr[:-1]).all()  # a difference of unsigned numbers is never negative
+    if indptr[0] != 0 or indptr[-1] != len(indices) or not rises:
         return [f"{name} are no compressed sparse rows: indptr must rise from 0 to {len(indices)}"]
     if len(indices) and indices.min() < 0:
         return [f"{name} must hold numbers of labels, from 0 on"]

@@ -45,6 +45,7 @@ from partly.texts import Texts
 
 CONFIG, METRICS, AUDIT = "config.json", "metrics.jsonl", "audit.jsonl"
 CHECKPOINT, WEIGHTS, EYE = "checkpoint.pt", "model.safetensors", "eye.safetensors"
+UNTUNED = "untuned.safetensors"  # the head before its rows were tuned
 SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
 DECISIONS, DIAGNOSIS = "decisions.json", "diagnosis.json"
@@ -107,6 +108,8 @@ def begin(
         keep_lines(folder / lines, epoch - 1)
     if fresh:
         write_skipped(folder / SKIPPED, skipped)
+        for stale in (EYE, UNTUNED):  # of a run that ended before it had anything to lose
+            (folder / stale).unlink(missing_ok=True)
         if eye is not None:
             write_weights(folder, eye.state_dict(), EYE)
     checkpoint.write_json(folder / CONFIG, record)

@@ -99,7 +99,7 @@ class Source:
         bad = distributed.same(lambda: images.find_problems(paths, self.verify))
         if not bad:
             return table, {}
-        sentences = list(images.describe_problems(table.paths, bad))
+        sentences = list(images.describe_problems(paths, bad))
         if self.on_bad_image == "error":
             count = f"{counted(len(bad), 'image')} of {len(table):,} cannot be used"
             hint = "mend them, or leave them out with --on-bad-image skip"

@@ -15,7 +15,7 @@ import errno
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -355,7 +355,8 @@ class DiskPseudoLabels(PseudoLabels):
             )
         ranks, step = record["ranks"], record["step"]
         for rank in range(distributed.rank(), ranks, distributed.world()):
-            go_back(self._path(rank, ranks), self._old_table(rank, ranks), step)
+            file = self._map(rank, ranks)
+            go_back(self._path(rank, ranks), self._view(file), step, file.flush)
         distributed.wait()  # until every file is as it was
         if ranks == distributed.world():
             self.file = self._map(distributed.rank(), ranks)
@@ -500,13 +501,17 @@ def _step_of(journal: Path) -> int:
     return int(journal.stem.rpartition("-")[2])
 
 
-def go_back(rows: Path, table: np.ndarray, step: int) -> None:
-    """Undo everything that was written to the table, a file's rows, since a checkpoint."""
+def go_back(rows: Path, table: np.ndarray, step: int, flush: Callable[[], Any]) -> None:
+    """Undo everything that was written to the table, a file's rows, since a checkpoint.
+
+    flush: to the disk. Another machine may read it next, and the journals are gone then.
+    """
     journals = journals_of(rows)
     try:
         for journal in journals:
             if _step_of(journal) >= step:
                 undo(journal, table)
+        flush()
         for journal in journals:  # the newest first: those that a crash leaves can be undone again
             journal.unlink()
     except OSError as error:

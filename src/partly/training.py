@@ -12,7 +12,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
@@ -101,11 +101,16 @@ def train(
         raise_if(missing_images(table.paths), DataError)
     folder = None if out is None else Path(out)
     # What this run wrote down when it began.
-    stored = distributed.same(partial(runs.open_folder, folder, resume))
+    try:
+        stored = distributed.same(partial(runs.open_folder, folder, resume))
+    except RunError:
+        distributed.refuse()
+        raise
     own_folder = folder if distributed.is_first() else None  # one rank writes, all read
     backbone = config.kind(table)
     if config.weights == "auto" and config.fine_tuned(backbone):  # other choices depend on it
-        there = stored.get("weights") or models.settle(backbone, "auto", config.image_size)[0]
+        size = config.image_size
+        there = stored.get("weights") or models.settle(backbone, "auto", size)[0]
         config = replace(config, weights=there)
     picks, config = config.picks(table), config.complete(table)
     record = {"inputs_hash": table.inputs_hash, **(notes or {})}
@@ -124,6 +129,10 @@ def train(
         table, validation, truth = judging.hold_out(table, truth, config)
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
+    facts = {name: record[name] for name in ("label_hash", "inputs_hash", "validation_hash")}
+    chosen = {name: record[name] for name in asdict(config) if name not in runs.FREE_ON_RESUME}
+    facts |= {**chosen, "out": str(folder), "a checkpoint is there": has_checkpoint}
+    distributed.agree(facts, str(folder or ""))
     blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
     if stored:
         known_share = runs.recall(stored, "guessed_share")
@@ -145,6 +154,7 @@ def train(
     if folder is not None and kept is not None and has_checkpoint:
         state.load_from(kept)
         state.best_weights = runs.read_weights(folder)
+        distributed.agree({"steps in the checkpoint": state.step}, str(folder))
     if own_folder is not None:
         runs.begin(own_folder, record, eye, skipped or {}, state.epoch, fresh=not stored)
     distributed.wait()  # until the folder is there

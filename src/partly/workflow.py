@@ -61,15 +61,16 @@ def train_run(
     Where torchrun has started several ranks they train together, and the first writes. One that
     was started again because some died goes on from the last checkpoint.
     """
+    distributed.begin(config.device)  # before anything is found wrong: one rank says it
     raise_if(config.problems(), ConfigError)
-    distributed.begin(config.device)
     hidden = _early(config, setting, Path(out))
     resume = resume or distributed.restarted()
     source = Source.of(data)
-    if resume and stored_config(out) is None:
+    stored = distributed.same(lambda: stored_config(out)) if resume else None
+    if resume and stored is None:
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
-    elif resume:
-        source = _resumed(source, Path(out))
+    elif stored is not None:
+        source = _resumed(source, Path(out), stored)
     answered = answers.size(answers.journal_of(source.path)) if source.use_answers else 0
     if source.answers_until is None:  # those that come while it trains are the next run's
         source = replace(source, answers_until=distributed.same(lambda: answered))
@@ -128,9 +129,8 @@ def _early(config: Config, setting: str | None, out: Path) -> Setting | None:
     return None if setting is None else Setting.parse(setting)
 
 
-def _resumed(source: Source, out: Path) -> Source:
+def _resumed(source: Source, out: Path, stored: Mapping[str, Any]) -> Source:
     """A run that goes on reads its data as before; the images it left out stay out."""
-    stored = stored_config(out) or {}
     return replace(
         source,
         format=source.format or stored.get("format"),

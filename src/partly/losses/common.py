@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from partly.errors import ConfigError
-from partly.labels import NEGATIVE, POSITIVE, UNKNOWN
+from partly.labels import NEGATIVE, POSITIVE
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -44,7 +44,8 @@ def masks(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if not isinstance(labels, Tensor):
         kind = type(labels).__name__
         raise ConfigError(f"labels are a tensor, not {kind}: torch.as_tensor(labels)")
-    return labels == POSITIVE, labels == NEGATIVE, labels == UNKNOWN
+    positive, negative = labels == POSITIVE, labels == NEGATIVE
+    return positive, negative, ~(positive | negative)
 
 
 def check_shapes(logits: Tensor, labels: Tensor, name: str = "labels") -> None:
