@@ -234,7 +234,7 @@ def main() -> None:
         table = draw(images, 1_000_000, 512, 1, options.device)
         test = draw(images // 20, 1_000_000, 512, 2, options.device)
         one = run(table, test, 0.01, 1024, 2, 0, device=options.device)
-        note("1,000,000 labels, q 0.01", 1024, one)
+        note("1,000,000 labels, q 0.01, 2 epochs of seed 0", 1024, one)
     if quick:
         return
     machine = torch.cuda.get_device_name() if gpu else platform.machine()

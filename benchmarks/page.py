@@ -7,6 +7,7 @@ files alone, and its plots, docs/plots/*.svg.
     python benchmarks/page.py
 """
 
+import argparse
 import json
 import math
 import re
@@ -152,12 +153,16 @@ def fused(results: Json) -> list[str]:
     for key, entry in results["fused"].items():
         shapes, machine = list(entry["shapes"]), key.split(", ")[0]
         found = entry["shapes"][largest(entry)]
+        smallest = entry["shapes"][shapes[0]]
+        cross_entropy = smallest["eager bce"]["milliseconds"]
         head = ["", f"ms at {shown(largest(entry))}", "× floor"]
+        head.append(f"× PyTorch's bce at {shown(shapes[0])}")
         rows = [
             [
                 loss,
                 number(figures.get("device_milliseconds", figures["milliseconds"])),
                 number(figures["floor"]),
+                number(smallest[f"fused {loss}"]["milliseconds"] / cross_entropy),
                 *(number(entry["shapes"][shape][f"fused {loss}"]["eager"]) for shape in shapes),
             ]
             for loss in LOSSES
@@ -335,8 +340,9 @@ KNOWN = ("all known", "half unknown")
 
 def metrics(results: Json) -> list[str]:
     lines = picture("metrics", plot_metrics(results))
-    gap = "greatest difference of an AP"
-    head = ["", "s", "× floor", *(f"{peer}: × that" for peer in PEERS), "MiB", gap]
+    gap = "greatest difference of an AP to"
+    head = ["", "s", "× floor", *(f"{peer}: × that" for peer in PEERS), "alone, s", "MiB"]
+    head += [f"{gap} scikit-learn's", "of torchmetrics's"]
     on_cpu, on_gpu = by_device(results["metrics"])
     for name, entry in on_cpu:
         rows = (
@@ -345,8 +351,10 @@ def metrics(results: Json) -> list[str]:
                 number(found["seconds"]),
                 number(found.get("floor")),
                 *(number(found[peer]["ratio"]) for peer in PEERS),
+                number(found["alone"]["ours"]["seconds"]),
                 number(found["alone"]["ours"]["MiB"]),
                 f"{found['difference to scikit-learn']:.0e}",
+                f"{found['torchmetrics']['difference to scikit-learn']:.0e}",
             ]
             for labels in KNOWN
             for found in [entry[labels]]
@@ -366,7 +374,7 @@ def metrics(results: Json) -> list[str]:
         )
         machine = name.split(", ")[2]
         lines += [f"**{images_of(name):,} images**, 600 labels, on an {machine}", ""]
-        lines += table(["", "s", "× floor", "MiB", gap], rows)
+        lines += table(["", "s", "× floor", "MiB", f"{gap} the CPU's"], rows)
         lines += source(machine, entry, command_of("metrics"), "seed 0")
     return lines
 
@@ -534,7 +542,8 @@ def loading(results: Json) -> list[str]:
     names |= {
         "step + cpu": "both",
         "step + gpu": "both, decoding on the GPU",
-        "peer": "a plain DataLoader",
+        "peer": "a plain DataLoader alone",
+        "step + peer": "both, with a plain DataLoader",
     }
     for device, entry in results["loading"].items():
         speed = entry["images_a_second"]
@@ -606,6 +615,7 @@ def filled(page: str, results: Json) -> str:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     results = read_results()
     PAGE.write_text(filled(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
     for name, panels in PLOTS.items():

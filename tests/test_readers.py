@@ -93,6 +93,19 @@ def test_npz_validation_and_ids(npz: Callable[..., Path]) -> None:
     assert parts["validation"].known == 0
 
 
+@pytest.mark.parametrize("letter", ["Y", "E"])
+def test_npz_of_half_a_part(npz: Callable[..., Path], letter: str) -> None:
+    """Rows without labels are left out and said; labels without rows are a mistake."""
+    entries = {"Y_train": None, "Y_test": None, "E_train": np.array([[0, 7]])}
+    given = entries if letter == "E" else {"Y_test": None}
+    table = read(npz(**given))
+    assert table.notes == (f"X_test has no {letter}_test beside it and is left out",)
+    assert len(table) == 5
+    labels = np.array([[0, 1]]) if letter == "E" else np.ones((3, 10), int)
+    given = {**given, "X_test": None, f"{letter}_test": labels}
+    refuses(npz(**given), f"has {letter}_test and no X_test: there are labels of no rows")
+
+
 def test_npz_of_entries(npz: Callable[..., Path]) -> None:
     entries = np.array([[0, 7, 1], [4, 2, 0], [0, 3, 1]])
     path = npz(Y_train=None, Y_test=None, E_train=entries, E_test=np.array([[2, 9]]))

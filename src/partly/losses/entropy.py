@@ -12,6 +12,7 @@ from partly.losses.common import (
     Reduction,
     as_chance,
     by_label,
+    check_shapes,
     cross_entropy,
     masks,
     minus_log,
@@ -25,8 +26,15 @@ def bce(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Ten
     >>> bce(torch.zeros(1, 2), torch.tensor([[1, 0]])).item()  # log 2
     0.6931471824645996
     """
-    x = working(logits)
-    return by_label(labels, minus_log(x), minus_log(-x), 0.0, reduction)
+    right = _minus_log_of_label(logits, labels)
+    return by_label(labels, right, right, 0.0, reduction)
+
+
+def _minus_log_of_label(logits: Tensor, labels: Tensor) -> Tensor:
+    """-log p where a label is positive, -log(1-p) elsewhere: one logarithm an entry."""
+    x, (positive, _, _) = working(logits), masks(labels)
+    check_shapes(logits, labels)
+    return minus_log(torch.where(positive, x, -x))
 
 
 def ign(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -44,8 +52,8 @@ def an(logits: Tensor, labels: Tensor, *, reduction: Reduction = "mean") -> Tens
     >>> an(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[0.6931, 0.6931, 0.6931]])
     """
-    x = working(logits)
-    return by_label(labels, minus_log(x), minus_log(-x), minus_log(-x), reduction)
+    right = _minus_log_of_label(logits, labels)
+    return by_label(labels, right, right, right, reduction)
 
 
 def wan(
@@ -60,9 +68,9 @@ def wan(
     >>> wan(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[0.6931, 0.6931, 0.3466]])
     """
-    x = working(logits)
+    right = _minus_log_of_label(logits, labels)
     share = 1 / max(logits.shape[-1] - 1, 1) if weight is None else weight
-    return by_label(labels, minus_log(x), minus_log(-x), share * minus_log(-x), reduction)
+    return by_label(labels, right, right, share * right, reduction)
 
 
 def _smoothed(x: Tensor, epsilon: float, convention: str) -> tuple[Tensor, Tensor]:

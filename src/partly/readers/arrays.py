@@ -5,13 +5,15 @@ Y_validation, names (or label_names), ids_train and so on. A uint8 label matrix 
 than names is read as bit-packed (`np.packbits` along the labels).
 
 For very many labels, E_train and so on in place of Y_train: a line a known entry with its row, its
-column and 1 or 0; two columns are known positives alone.
+column and 1 or 0; two columns are known positives alone. Give names as well: without them there are
+as many labels as the largest column says.
 
 Options: convention, what a number means: partly, 1 positive, 0 negative, -1 unknown; nan, the same,
 and NaN is unknown; signed, 1 positive, -1 negative, 0 unknown (or not ticked).
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +42,22 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
     names = next((arrays[key] for key in ("names", "label_names") if key in arrays), None)
     if listed and convention != "partly":
         raise DataError(f"{path} lists known entries, 1 or 0: there is no convention {convention}")
+    lonely = [split for split in SPLITS if split not in parts]
+    raise_if(
+        (
+            f"{path} has {letter}_{split} and no X_{split}: there are labels of no rows"
+            for split in lonely
+            if f"{letter}_{split}" in arrays
+        ),
+        DataError,
+    )
+    notes = tuple(
+        f"X_{split} has no {letter}_{split} beside it and is left out"
+        for split in lonely
+        if f"X_{split}" in arrays
+    )
     if listed:
-        return _from_entries(arrays, parts, names)
+        return replace(_from_entries(arrays, parts, names), notes=notes, checked=True)
     raise_if(_shape_problems(arrays, parts, names), DataError)
     words = None if names is None else [str(name) for name in names]
     blocks, problems = [], []
@@ -59,6 +75,7 @@ def read(path: Path, convention: str = "partly") -> LabelTable:
         names=words,
         features=np.concatenate([arrays[f"X_{split}"] for split in parts]),
         splits=np.repeat(parts, sizes),
+        notes=notes,
     )
 
 
