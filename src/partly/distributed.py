@@ -38,6 +38,7 @@ from partly.errors import PartlyError, RunError, ToldElsewhere
 Result = TypeVar("Result")
 BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
 PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
+REFUSED = "partly was refused"
 GLANCE = 0.01, 1.0  # seconds between two looks at whether others are done: at first, and later
 
 _board: dist.Store | None = None  # where ranks that have met leave each other notes
@@ -85,9 +86,6 @@ def restarted() -> bool:
     return any(again)
 
 
-REFUSED = "partly was refused"
-
-
 def refuse() -> None:
     """Nothing has begun, and an error follows: ranks that are started again are to have it too."""
     if _jobs is not None:
@@ -96,12 +94,9 @@ def refuse() -> None:
 
 def has_the_word(problem: str) -> bool:
     """Whether this rank is the first that says it: one sentence is enough."""
-    return _board is None or _board.add(f"said {hash_of(problem)}", 1) == 1
-
-
-def hash_of(text: str) -> str:
-    """The same on every rank, which Python's own is not."""
-    return hashlib.sha256(text.encode()).hexdigest()
+    # Python's own hash is another one on each rank.
+    name = hashlib.sha256(problem.encode()).hexdigest()
+    return _board is None or _board.add(f"said {name}", 1) == 1
 
 
 def device_name(name: str) -> str:
@@ -181,7 +176,7 @@ def described() -> str:
 
 def is_lost(error: BaseException) -> bool:
     """Whether this is how the end of another rank is noticed."""
-    return launched() and (isinstance(error, dist.DistBackendError) or "gloo" in str(error).lower())
+    return launched() and (isinstance(error, dist.DistError) or "gloo" in str(error).lower())
 
 
 def end() -> None:

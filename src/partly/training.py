@@ -130,7 +130,7 @@ def train(
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
     facts = {name: record[name] for name in ("label_hash", "inputs_hash", "validation_hash")}
-    chosen = {name: record[name] for name in asdict(config) if name not in runs.FREE_ON_RESUME}
+    chosen = {n: value for n, value in asdict(config).items() if n not in ("device", "workers")}
     facts |= {**chosen, "out": str(folder), "a checkpoint is there": has_checkpoint}
     distributed.agree(facts, str(folder or ""))
     blind = str(record.get("origin", "")).startswith(models.RANDOM)  # features that say little
