@@ -9,7 +9,7 @@ step as it is usually written: a linear layer, cross-entropy, Adam, all of PyTor
 `floor` is how many times as long a step takes as what it cannot do without, at the speed of a copy
 and of a matrix product, both measured here. It is the larger of two times: of the bytes (features
 are read; weights and both averages of the gradient, of each label that is computed, are read and
-written) and of the operations (three products, one forward and two backward).
+written) and of the operations (two products, forward and for the gradient of the weights).
 
     python benchmarks/many_labels.py                      100,000 labels on a GPU, 5,000 on a CPU
     python benchmarks/many_labels.py --quick              a few seconds, nothing is written
@@ -159,7 +159,7 @@ def usual(table: LabelTable, batch: int, device: str) -> dict[str, float]:
 def floor(batch: int, labels: float, features: int, bandwidth: float, arithmetic: float) -> float:
     """Milliseconds of the least that a step does, of so many labels."""
     moved = 4 * batch * features + 3 * 2 * 4 * labels * features
-    done = 3 * 2 * batch * labels * features
+    done = 2 * 2 * batch * labels * features
     return 1000 * max(moved / bandwidth, done / arithmetic)
 
 
