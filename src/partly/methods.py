@@ -27,6 +27,7 @@ from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.losses import fused
 from partly.losses.common import attend
+from partly.metrics import row_blocks
 from partly.mixing import Mixture
 from partly.propensity import Propensity
 from partly.pseudo import PseudoLabels, chance_of_single, posterior, sample_tilt
@@ -787,9 +788,11 @@ def role_estimates(table: LabelTable, seed: int, shard: Shard) -> nn.Embedding:
     0.005 where known."""
     rows = np.arange(shard.first, shard.stop + shard.spare) % max(len(table), 1)
     columns = np.arange(len(table.names))
-    draw = draws.uniform(seed, draws.START, 0, rows[:, None], columns)
-    start = torch.from_numpy(0.4 + 0.2 * draw).float()
-    labels = torch.from_numpy(table.dense(rows))
-    start[labels == POSITIVE], start[labels == NEGATIVE] = 0.995, 0.005
+    start = torch.empty(len(rows), len(columns))
+    for part in row_blocks(start.numpy()):
+        draw = draws.uniform(seed, draws.START, 0, rows[part, None], columns)
+        labels = table.dense(rows[part])
+        draw = np.select([labels == POSITIVE, labels == NEGATIVE], [0.995, 0.005], 0.4 + 0.2 * draw)
+        start[part] = torch.logit(torch.from_numpy(draw).float())
     # Sparse gradients: a step touches the rows of its batch, not all N.
-    return nn.Embedding.from_pretrained(torch.logit(start), freeze=False, sparse=True)
+    return nn.Embedding.from_pretrained(start, freeze=False, sparse=True)
