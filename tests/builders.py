@@ -83,6 +83,15 @@ def command(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "partly", *map(str, arguments)]
 
 
+def children_of(process: int) -> dict[int, bytes]:
+    """The command line of each; one may end while it is looked at."""
+    found = {}
+    for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found[int(child)] = Path(f"/proc/{child}/cmdline").read_bytes()
+    return found
+
+
 class Compiled:
     """In the place of a Triton kernel: it is compiled for what it is launched with, and not
     launched. It takes no GPU. A compiler wants what the interpreter does not: a variable of a loop

@@ -17,7 +17,14 @@ import pytest
 import torch
 
 import ranks
-from builders import environment, picture_table, write_manifest, write_npz, write_pictures
+from builders import (
+    children_of,
+    environment,
+    picture_table,
+    write_manifest,
+    write_npz,
+    write_pictures,
+)
 from partly import checkpoint, distributed, runs
 from partly.distributed import Shard
 
@@ -170,9 +177,7 @@ def trained(run: Path, epochs: int) -> bool:
 
 def workers(agent: int) -> list[int]:
     """The ranks that an agent of torchrun has started."""
-    children = Path(f"/proc/{agent}/task/{agent}/children").read_text().split()
-    command = [(int(child), Path(f"/proc/{child}/cmdline").read_bytes()) for child in children]
-    return [child for child, line in command if b"partly" in line]
+    return [child for child, line in children_of(agent).items() if b"partly" in line]
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from builders import (
+    children_of,
     command,
     environment,
     files_of,
@@ -305,10 +306,9 @@ def start_comparison(data: Path, out: Path) -> subprocess.Popen[str]:
 def wait_for_workers(process: subprocess.Popen[str], count: int) -> None:
     """Until a process has so many children that were spawned to work."""
     deadline = time.monotonic() + PATIENCE
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     while process.poll() is None and time.monotonic() < deadline:
-        told = (Path(f"/proc/{child}/cmdline") for child in children.read_text().split())
-        if sum(b"spawn_main" in path.read_bytes() for path in told) >= count:
+        told = children_of(process.pid).values()
+        if sum(b"spawn_main" in line for line in told) >= count:
             return
         time.sleep(0.005)
     pytest.fail("no workers")
