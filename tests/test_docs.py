@@ -25,7 +25,7 @@ def snippets(page: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/losses.md"])
+@pytest.mark.parametrize("name", ["README.md", "docs/losses.md", "docs/scaling.md"])
 def test_the_code_of_a_page_runs_from_top_to_bottom(name):
     code = snippets(ROOT / name)
     assert code
