@@ -1,5 +1,6 @@
 """Several ranks: real processes, which agree with one, and go on when some are killed."""
 
+import copy
 import itertools
 import os
 import random
@@ -15,6 +16,7 @@ from unittest import mock
 
 import pytest
 import torch
+from timm.layers import BatchNormAct2d
 
 import ranks
 from builders import (
@@ -313,6 +315,41 @@ def test_nccl_is_for_ranks_with_a_gpu_each(gpus, backend):
     with ThreadPoolExecutor(3) as pool:
         said = list(pool.map(lambda own: distributed._backend(store, own, 3, gpus[own]), range(3)))
     assert said == [backend] * 3
+
+
+def test_a_norm_with_an_activation_inside_keeps_it():
+    torch.manual_seed(0)
+    norm, inputs = BatchNormAct2d(4), torch.randn(6, 4, 3, 3)
+    shared = copy.deepcopy(norm)
+    distributed.synchronise_batch_norms(torch.nn.Sequential(shared))
+    with mock.patch.object(distributed._Sum, "apply", side_effect=lambda values: values):
+        found, expected = shared(inputs), norm(inputs)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert (found >= 0).all()
+    torch.testing.assert_close(shared.running_var, norm.running_var)
+
+
+def test_what_a_model_draws_differs_between_ranks_and_comes_again():
+    def drawn(rank, step):
+        with mock.patch.multiple(distributed, world=lambda: 2, rank=lambda: rank):
+            distributed.draw_apart(0, step)
+        return torch.rand(1).item()
+
+    with torch.random.fork_rng():
+        assert len({drawn(rank, step) for rank in (0, 1) for step in (1, 2)}) == 4
+        assert drawn(1, 2) == drawn(1, 2)
+
+
+def test_a_checkpoint_names_what_all_ranks_have_written(tmp_path):
+    done = []
+    with (
+        mock.patch.multiple(distributed, world=lambda: 2, rank=lambda: 0, is_first=lambda: True),
+        mock.patch.object(distributed, "wait", side_effect=lambda: done.append("wait")),
+        mock.patch.object(checkpoint, "save", side_effect=lambda path, _: done.append(path.name)),
+    ):
+        own = {"values": torch.zeros(4)}
+        checkpoint.save_sharded(tmp_path / "checkpoint.pt", {"step": 5}, own, Shard(0, 4))
+    assert done == ["rows-5-0-of-2.pt", "wait", "checkpoint.pt", "wait"]
 
 
 def test_rows_of_another_number_of_ranks_are_not_overwritten(tmp_path):
