@@ -14,7 +14,6 @@ anything. Letters: W ranks, B images of a batch, L labels.
 
 import hashlib
 import inspect
-import itertools
 import math
 import os
 import socket
@@ -39,11 +38,11 @@ Result = TypeVar("Result")
 BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
 PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
 REFUSED = "partly was refused"
-GLANCE = 0.01, 1.0  # seconds between two looks at whether others are done: at first, and later
+LONG = timedelta(days=1)  # the same where one works and the others wait for it
 
 _board: dist.Store | None = None  # where ranks that have met leave each other notes
 _jobs: dist.Store | None = None  # the same for a whole job, of which ranks may be started again
-_turns = itertools.count()
+_patient: Any = None  # all ranks, who may wait LONG for each other
 
 
 def _number(name: str, default: int) -> int:
@@ -96,7 +95,10 @@ def has_the_word(problem: str) -> bool:
     """Whether this rank is the first that says it: one sentence is enough."""
     # Python's own hash is another one on each rank.
     name = hashlib.sha256(problem.encode()).hexdigest()
-    return _board is None or _board.add(f"said {name}", 1) == 1
+    try:
+        return _board is None or _board.add(f"said {name}", 1) == 1
+    except RuntimeError:  # who kept the board has said it and is gone
+        return False
 
 
 def device_name(name: str) -> str:
@@ -111,10 +113,10 @@ def begin(device: str) -> None:
 
     NCCL is for ranks with a GPU each; those that share one meet by gloo, which is slow.
     """
-    global _board, _jobs
+    global _board, _jobs, _patient
     if not launched() or dist.is_initialized():
         return
-    name = device_name(device)
+    name = device_name(str(device))
     if name.startswith("cuda"):
         torch.cuda.set_device(name)
     try:
@@ -123,6 +125,7 @@ def begin(device: str) -> None:
         store = _board = dist.PrefixStore(_name_of_meeting(_jobs, own, count), _jobs)
         backend = _backend(store, own, count, _gpu(name))
         dist.init_process_group(backend, store=store, rank=own, world_size=count, timeout=PATIENCE)
+        _patient = dist.new_group(backend="gloo", timeout=LONG)
     except (RuntimeError, ValueError) as error:
         raise RunError(f"the ranks did not meet: {str(error).splitlines()[0]}") from None
 
@@ -182,7 +185,7 @@ def is_lost(error: BaseException) -> bool:
 def end() -> None:
     """Part from the other ranks, all of which come here."""
     if dist.is_initialized():
-        dist.destroy_process_group()
+        dist.destroy_process_group()  # all of them
 
 
 def leave(code: int) -> None:
@@ -211,34 +214,16 @@ def same(make: Callable[[], Result]) -> Result:
     if world() == 1:
         return make()
     answer: list[Any] = [None, None]
-    turn = next(_turns)
     if rank() == 0:
         try:
             answer = [make(), None]
         except PartlyError as error:
             answer = [None, error]
-        arrive(f"made {turn}")
-    until(f"made {turn}", 1)
-    dist.broadcast_object_list(answer, src=0)
+    dist.broadcast_object_list(answer, src=0, group=_patient)
     made, problem = answer
     if problem is not None:
         raise problem if rank() == 0 else ToldElsewhere(problem.problems)
     return made
-
-
-def arrive(where: str) -> None:
-    """Let the others know that this rank is there."""
-    if _board is not None:
-        _board.add(where, 1)
-
-
-def until(where: str, count: int) -> None:
-    """Wait for as many to arrive, however long they work: what waits in a collective is taken for
-    dead after a while."""
-    pause, longest = GLANCE
-    while _board is not None and _board.add(where, 0) < count:
-        time.sleep(pause)
-        pause = min(2 * pause, longest)
 
 
 def agree(facts: Mapping[str, Any], place: str) -> None:
@@ -359,10 +344,9 @@ def _own_work(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarra
     if world() == 1:
         return work(rows)
     # Where ranks are more than rows, those without any learn from the first what rows look like.
-    turn = next(_turns)
     found = work(rows) if len(rows) or rank() == 0 else None
-    arrive(f"worked {turn}")
-    until(f"worked {turn}", world())
+    if _patient is not None:
+        dist.barrier(group=_patient)
     shape = same(lambda: None if found is None else found[:0])
     if found is not None:
         return found

@@ -42,10 +42,15 @@ class Recorder:
             full = len(self.recorded) == MOST
             if self.failed or full or self.seen[shapes] <= BEFORE:
                 return work(*given)
+            reason = None
             try:
                 self.recorded[shapes] = self._record(work, given)
             except RuntimeError as error:
-                self._give_up(error)
+                reason = (str(error) or repr(error)).splitlines()[0]
+                self._give_up(isinstance(error, torch.cuda.OutOfMemoryError))
+            if reason is not None:  # and what the failed one held is given back
+                told = f"a step cannot be recorded, and goes on as ever: {reason}"
+                warnings.warn(told, PartlyWarning, stacklevel=2)
                 return work(*given)
         graph, places, answer = self.recorded[shapes]
         for place, tensor in zip(places, given, strict=True):
@@ -54,18 +59,13 @@ class Recorder:
         self.replayed += 1
         return answer
 
-    def _give_up(self, error: RuntimeError) -> None:
+    def _give_up(self, short: bool) -> None:
         """Nothing is recorded any more, whatever its shape: what one failure leaves behind is
-        enough. Where memory was short, that of recordings is given back."""
+        enough. Where memory was short, recordings give theirs back."""
         self.failed = True
-        if isinstance(error, torch.cuda.OutOfMemoryError):
+        if short:
             self.recorded.clear()
             self.pool = None
-            torch.cuda.empty_cache()
-        reason = (str(error) or repr(error)).splitlines()[0]
-        warnings.warn(
-            f"a step cannot be recorded, and goes on as ever: {reason}", PartlyWarning, stacklevel=3
-        )
 
     def _record(
         self, work: Callable[..., Tensor], given: tuple[Tensor, ...]

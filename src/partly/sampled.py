@@ -353,7 +353,7 @@ def move(weights: Tensor, *given: Any) -> None:
     if weights.is_cuda and fused.works("triton", "move_rows"):
         try:
             import_module("partly.row_kernels").move_rows(weights, *given, **choices)
-        except torch.cuda.OutOfMemoryError:
+        except fused.UNHELPED:
             raise
         except Exception as error:
             fused.give_up("triton", "move_rows", error)

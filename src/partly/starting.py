@@ -221,7 +221,8 @@ class State:
         if self.network is not None:
             self.network.load_state_dict(saved["network"])
         for optimiser, content in zip(self.of_model, saved["optimisers"], strict=True):
-            optimiser.load_state_dict(content)
+            # A copy: on a CPU the optimiser would go on in the checkpoint's file.
+            optimiser.load_state_dict(content if self.on_gpu else copy.deepcopy(content))
         for name, tensor in self.rows().items():
             if rows[name].dtype != tensor.dtype:
                 raise RunError(f"{name} is stored as {rows[name].dtype}, not as {tensor.dtype}")

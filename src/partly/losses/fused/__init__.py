@@ -55,6 +55,9 @@ MODULES = {"triton": "kernels", "compiled": "closed"}
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
 
+# What computing plainly would not help.
+UNHELPED = (PartlyError, torch.cuda.OutOfMemoryError, MemoryError, TypeError, ValueError)
+
 _given_up: set[tuple[str, str]] = set()  # backends, and what they could not compute here
 
 
@@ -222,7 +225,7 @@ def _compute(
         return None
     try:
         loss, gradient, pseudo = _answer(chosen, name, logits, inputs, options)
-    except (PartlyError, torch.cuda.OutOfMemoryError):
+    except UNHELPED:
         raise
     except Exception as error:
         if backend != "auto":

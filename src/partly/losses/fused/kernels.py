@@ -605,7 +605,8 @@ def _partly_kernel(
         shift = 0.0
         if chance is not None:
             shift = _shift(positive_chance, negative_chance, trust, drawn)
-        pull = tl.minimum(tl.exp(shift - tilt), 1e30)  # finite: 0 times it is 0
+        pull = tl.exp(shift - tilt)
+        pull = tl.where(pull > 1e30, 1e30, pull)  # finite: 0 times it is 0
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for _ in range(tiles):
         base = row.to(tl.int64) * length
