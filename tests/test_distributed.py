@@ -259,6 +259,44 @@ def test_what_is_wrong_is_said_once(tmp_path):
         assert any(words in line for line in lines)
 
 
+LONG_WORK = """
+import os, time
+from datetime import timedelta
+from partly import distributed
+
+distributed.PATIENCE = timedelta(seconds=2)
+distributed.begin("cpu")
+print("made", distributed.same(lambda: time.sleep(4) or 7), flush=True)
+
+def work(rows):
+    if distributed.rank() == 1:
+        os._exit(3)
+    return rows
+
+try:
+    distributed.in_parts(10, work)
+except RuntimeError as error:
+    print("noticed", distributed.is_lost(error), flush=True)
+"""
+
+
+def test_ranks_wait_for_one_that_works_and_not_for_one_that_died(tmp_path):
+    (tmp_path / "work.py").write_text(LONG_WORK)
+    there = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    path = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
+    both = [
+        subprocess.Popen(  # not by torchrun, which would end the one that is left
+            [sys.executable, tmp_path / "work.py"], stdout=subprocess.PIPE, text=True,
+            env=environment() | there | {"RANK": rank, "LOCAL_RANK": rank, "PYTHONPATH": path},
+        )
+        for rank in ("0", "1")
+    ]  # fmt: skip
+    said = [process.communicate(timeout=PATIENCE)[0] for process in both]
+    assert said[0].split("\n")[:2] == ["made 7", "noticed True"]
+    assert said[1].startswith("made 7")
+    assert both[1].returncode == 3
+
+
 def test_batch_norms_of_all_ranks_are_not_compiled():
     """Ranks whose parts differ in size would compile them anew at different times."""
     assert distributed._Shared.forward._torchdynamo_disable
