@@ -109,8 +109,7 @@ def train(
     own_folder = folder if distributed.is_first() else None  # one rank writes, all read
     backbone = config.kind(table)
     if config.weights == "auto" and config.fine_tuned(backbone):  # other choices depend on it
-        size = config.image_size
-        there = stored.get("weights") or models.settle(backbone, "auto", size)[0]
+        there = stored.get("weights") or models.settle(backbone, "auto", config.image_size)[0]
         config = replace(config, weights=there)
     picks, config = config.picks(table), config.complete(table)
     record = {"inputs_hash": table.inputs_hash, **(notes or {})}

@@ -56,7 +56,7 @@ WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as co
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
 
 # What computing plainly would not help.
-UNHELPED = (PartlyError, torch.cuda.OutOfMemoryError, MemoryError, TypeError, ValueError)
+UNHELPED = (PartlyError, torch.cuda.OutOfMemoryError, MemoryError)
 
 _given_up: set[tuple[str, str]] = set()  # backends, and what they could not compute here
 
