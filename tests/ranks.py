@@ -88,11 +88,18 @@ def probabilities_of_few(predictor: runs.Predictor, table: LabelTable) -> np.nda
 
 
 def gathered() -> torch.Tensor:
-    """What the first rank has of 23 rows, of which each rank makes some, and the others none."""
+    """What is known of 23 rows, of which each rank makes some: to the first alone, and to all."""
+
+    def make(rows: np.ndarray) -> np.ndarray:
+        return np.stack([rows, rows**2, -rows], axis=1)
+
     with mock.patch.object(distributed, "BLOCK", 24):  # several rounds
-        found = distributed.on_first(23, lambda rows: np.stack([rows, rows**2, -rows], axis=1))
+        found, by_all = distributed.on_first(23, make), distributed.in_parts(23, make)
+        assert distributed.in_parts(0, make).shape == (0, 3)
     assert (found is None) == (not distributed.is_first())
-    return torch.tensor([]) if found is None else torch.from_numpy(found)
+    assert found is None or np.array_equal(found, by_all)
+    assert np.array_equal(by_all, make(np.arange(23)))
+    return torch.from_numpy(by_all)
 
 
 def gradient_of(state: State) -> torch.Tensor:

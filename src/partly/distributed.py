@@ -311,31 +311,39 @@ def in_parts(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray
     mine = _own_work(count, work)
     if world() == 1:
         return mine
-    return whole(torch.from_numpy(mine).to(_place()), count).cpu().numpy()
+    every = np.empty((count, *mine.shape[1:]), mine.dtype)
+    _gather(count, mine, every)
+    return every
 
 
 def on_first(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray | None:
-    """The same, but the whole is known to the first rank alone; others hold a block of it at most,
-    and answer None."""
+    """The same, but the whole is known to the first rank alone; the others answer None."""
     mine = _own_work(count, work)
     if world() == 1:
         return mine
+    every = np.empty((count, *mine.shape[1:]), mine.dtype) if is_first() else None
+    _gather(count, mine, every)
+    return every
+
+
+def _gather(count: int, mine: np.ndarray, every: np.ndarray | None) -> None:
+    """Put what each rank has of `count` rows into `every`, where a rank has room for it. It is sent
+    block by block: at no time is much of it on a GPU, or held by a rank without that room."""
     sizes = _sizes(count)
     starts = np.cumsum([0, *sizes[:-1]])
     length = max(1, BLOCK // (world() * max(1, math.prod(mine.shape[1:]))))
-    length = min(length, max(sizes))
-    gathered = np.empty((count, *mine.shape[1:]), mine.dtype) if rank() == 0 else None
+    length = min(length, max(1, *sizes))
     for begin in range(0, max(sizes), length):
         own = torch.from_numpy(mine[begin : begin + length])
         block = own.new_zeros(length, *own.shape[1:], device=_place())
         block[: len(own)] = own
         parts = [torch.empty_like(block) for _ in sizes]
         dist.all_gather(parts, block)
-        if gathered is not None:
-            for start, size, part in zip(starts, sizes, parts, strict=True):
-                held = part[: max(0, size - begin)].cpu().numpy()
-                gathered[start + begin : start + begin + len(held)] = held
-    return gathered
+        if every is None:
+            continue
+        for start, size, part in zip(starts, sizes, parts, strict=True):
+            held = part[: max(0, size - begin)].cpu().numpy()
+            every[start + begin : start + begin + len(held)] = held
 
 
 def _own_work(count: int, work: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
