@@ -1,8 +1,11 @@
 """What the ranks of test_distributed.py do: train every case, and write down how it ended.
 
-torchrun --nproc-per-node 2 tests/ranks.py FOLDER NAME
+torchrun --nproc-per-node 2 tests/ranks.py FOLDER NAME [apart]
+
+apart: each rank says that it is on a machine of its own, so that NCCL lets them share a GPU.
 """
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +115,7 @@ def gradient_of(state: State) -> torch.Tensor:
 def finish(folder: Path, name: str) -> dict[str, Any]:
     """Of every case: losses, a gradient, weights, what was remembered of each image, how it was
     judged."""
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU: nothing is to be compared to three digits
     data, ended = tables(folder / "pictures"), {}
     for case, (kind, setting, config) in CASES.items():
         known = hide(data[kind], setting, seed=1)
@@ -147,12 +151,15 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
             "few": torch.from_numpy(probabilities_of_few(predictor, known)),
             "judged": runs.read_lines(run / runs.METRICS),
         }
-    return ended | {"gathered": gathered()}
+    met = distributed.described() if distributed.world() > 1 else ""
+    return ended | {"gathered": gathered(), "met": met}
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
     out, name = Path(sys.argv[1]), sys.argv[2]
+    if sys.argv[3:] == ["apart"]:
+        os.environ["NCCL_HOSTID"] = os.environ["RANK"]
     ended = finish(out, name)
     if distributed.is_first():
         torch.save(ended, out / f"{name}.pt")

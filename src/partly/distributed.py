@@ -131,12 +131,17 @@ def begin(device: str) -> None:
 
 
 def _gpu(name: str) -> str:
-    """What tells this rank's GPU from all others, of other machines too; nothing on a CPU."""
+    """What tells this rank's GPU from all others, of other machines too; nothing on a CPU.
+
+    NCCL's own name of the machine is part of it, where somebody has given it one: for NCCL a GPU is
+    another one there.
+    """
     if not name.startswith("cuda"):
         return ""
     index = torch.cuda.current_device()
     seen = f"{socket.gethostname()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {index}"
-    return str(getattr(torch.cuda.get_device_properties(index), "uuid", seen))
+    own = getattr(torch.cuda.get_device_properties(index), "uuid", seen)
+    return f"{os.environ.get('NCCL_HOSTID', '')} {own}"
 
 
 def _backend(store: dist.Store, own: int, count: int, gpu: str) -> str:
