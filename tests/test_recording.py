@@ -120,6 +120,19 @@ def test_what_cannot_be_recorded_goes_on_as_ever() -> None:
 
 
 @needs_gpu
+def test_one_recorder_after_another_keeps_no_more_memory() -> None:
+    values, kept = torch.ones(256, 256, device="cuda"), []
+    for _ in range(4):
+        recorder = Recorder()
+        for _ in range(recording.BEFORE + 2):
+            recorder(torch.mm, values, values)
+        assert recorder.replayed == 2
+        del recorder
+        kept.append(torch.cuda.memory_allocated())
+    assert kept == kept[:1] * 4
+
+
+@needs_gpu
 def test_a_gpu_draws_what_a_cpu_draws() -> None:
     table, found = many_labels(), {}
     for device in ("cpu", "cuda"):

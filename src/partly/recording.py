@@ -6,9 +6,11 @@ told in one word. What is recorded must be the same each time but for what its t
 the GPU nothing, and keeps what it changes where it is.
 """
 
+import threading
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,7 +31,6 @@ class Recorder:
         self.replayed = 0
         self.failed = False
         self.pool: Any = None
-        self.aside: torch.cuda.Stream | None = None  # one for all: memory is shared within a stream
 
     def __call__(self, work: Callable[..., Tensor], *given: Tensor, key: Any = None) -> Tensor:
         """work(*given). What it returns is overwritten by the next call.
@@ -73,13 +74,19 @@ class Recorder:
         """Nothing is done yet: only its replay does it. Recordings share their memory."""
         places = [tensor.clone() for tensor in given]
         graph, device = torch.cuda.CUDAGraph(), places[0].device
-        self.aside = self.aside or torch.cuda.Stream(device)
         # Other threads may go on with what they do.
         how: dict[str, Any] = {"pool": self.pool, "capture_error_mode": "thread_local"}
         # Around it, the stream that is current: some versions of torch stay in the recording's
         # where that fails.
         current = torch.cuda.stream(torch.cuda.current_stream(device))
-        with current, torch.cuda.graph(graph, stream=self.aside, **how):
+        with current, torch.cuda.graph(graph, stream=_aside(device, threading.get_ident()), **how):
             answer = work(*places)
         self.pool = graph.pool()
         return graph, places, answer
+
+
+@cache
+def _aside(device: torch.device, thread: int) -> torch.cuda.Stream:
+    """Where this thread records, always: memory is shared within a stream, and matrix products keep
+    some tens of MB of each that they have seen, for good."""
+    return torch.cuda.Stream(device)
