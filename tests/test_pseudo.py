@@ -1,12 +1,14 @@
 """Pseudo-labels: the posterior update, the collapse it prevents, the audit."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from partly.labels import LabelTable
-from partly.pseudo import PseudoLabels, audit, chance_of_single, posterior
+from partly.pseudo import PseudoLabels, audit, chance_of_single, hidden, posterior
 
 # The posterior
 
@@ -123,13 +125,21 @@ def test_the_literal_update_collapses_and_the_posterior_does_not(
 # The audit
 
 
-def test_audit_by_hand() -> None:
+def audited(values: np.ndarray, known: LabelTable, truth: LabelTable, size: int) -> dict[str, Any]:
+    """Of a whole table of pseudo-labels, so many entries at a time."""
+    parts = hidden(known, truth, size)
+    blocks = ((part, values[np.ix_(part.rows, part.columns)]) for part in parts)
+    return audit(blocks, len(known.names))
+
+
+@pytest.mark.parametrize("size", [1, 4, 100])
+def test_audit_by_hand(size: int) -> None:
     truth = LabelTable.from_dense([[1, 0, 1], [0, 1, -1], [1, 1, 1]])
     known = LabelTable.from_dense([[1, -1, -1], [-1, -1, -1], [-1, 1, -1]])
     values = np.array([[0.5, 0.2, 0.6], [0.9, 0.8, 0.5], [0.6, 0.5, 0.8]])
     # Hidden: column 0 rows 1, 2 (0, 1: ranked wrongly), column 1 rows 0, 1 (0, 1: rightly),
     # column 2 rows 0, 2 (both positive).
-    result = audit(values, known, truth)
+    result = audited(values, known, truth, size)
     by_label = result["by_label"]
     assert result["hidden_entries"] == 6
     assert by_label["average_precision"] == pytest.approx([0.5, 1, 1])
@@ -144,8 +154,8 @@ def test_audit_by_hand() -> None:
 
 def test_audit_where_nothing_is_hidden_or_no_positive_is() -> None:
     truth = LabelTable.from_dense([[1, 0], [0, 0]])
-    assert audit(np.zeros((2, 2)), truth, truth) == {"hidden_entries": 0}
-    result = audit(np.zeros((2, 2)), LabelTable.from_dense([[1, 0], [-1, -1]]), truth)
+    assert audited(np.zeros((2, 2)), truth, truth, 9) == {"hidden_entries": 0}
+    result = audited(np.zeros((2, 2)), LabelTable.from_dense([[1, 0], [-1, -1]]), truth, 9)
     assert result["hidden_entries"] == 2
     assert result["mAP"] is None
     assert result["by_label"]["average_precision"] == [None, None]

@@ -6,6 +6,7 @@ good its pseudo-labels are, and the finished `Predictor`.
 
 import copy
 import math
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from partly.data import Inputs, open_inputs, split_into_chunks
 from partly.labels import POSITIVE, LabelTable
 from partly.progress import silent
 from partly.starting import State
+from partly.stores import PseudoLabels
 
 FIRST = 5  # labels of an image that are looked at, where there are very many
 SMALLEST_HOLD_OUT = 50  # fewer images than this choose an epoch by luck
@@ -180,18 +182,21 @@ def audit_pseudo_labels(
 ) -> None:
     """Write down how good the pseudo-labels are, where a study knows the truth."""
     store = state.training.stores.get("pseudo_labels")
-    if truth is None or not isinstance(store, pseudo.PseudoLabels):
+    if truth is None or not isinstance(store, PseudoLabels):
         return
-    table, first = state.training.table, distributed.is_first()
-    values = np.empty((len(table) if first else 0, len(table.names)), np.float32)
-    together = max(1, distributed.BLOCK // len(table.names))
-    for rows in torch.arange(len(table), device=state.device).split(together):
-        block = store.get(rows).cpu().numpy()
-        if first:
-            values[rows.cpu().numpy()] = block
-    if folder is not None:
-        record = {"epoch": epoch, **pseudo.audit(values, table, truth)}
-        checkpoint.append_line(folder / runs.AUDIT, record)
+    table, device = state.training.table, state.device
+
+    def believed(part: pseudo.Hidden) -> np.ndarray:
+        rows, columns = (torch.from_numpy(one).to(device) for one in (part.rows, part.columns))
+        return store.get(rows, columns).cpu().numpy()
+
+    parts = pseudo.hidden(table, truth, distributed.BLOCK)
+    blocks = ((part, believed(part)) for part in parts)  # of which each rank has some
+    if folder is None:
+        deque(blocks, maxlen=0)
+        return
+    record = {"epoch": epoch, **pseudo.audit(blocks, len(table.names))}
+    checkpoint.append_line(folder / runs.AUDIT, record)
 
 
 def finish_problems(

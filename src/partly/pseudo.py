@@ -5,9 +5,9 @@ entries; `stores` keep them from one visit of an image to the next. Letters: N i
 B in a batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +17,15 @@ from partly.labels import POSITIVE, UNKNOWN, LabelTable
 from partly.metrics import average_precision
 from partly.stores import PseudoLabels
 
-__all__ = ["PseudoLabels", "audit", "chance_of_single", "posterior", "sample_tilt", "tilt"]
+__all__ = [
+    "PseudoLabels",
+    "audit",
+    "chance_of_single",
+    "hidden",
+    "posterior",
+    "sample_tilt",
+    "tilt",
+]
 
 TILT = 0.5  # of a sample's, that is taken off: see `sampled`
 SMALLEST = 1e-6  # a weight or a share of entries below this counts as this: its logarithm is finite
@@ -118,32 +126,63 @@ def chance_by_count(
     return (chance / mean.clamp(min=SMALLEST) * c_positive.mean()).clamp(max=0.98)
 
 
-def audit(values: np.ndarray, known: LabelTable, truth: LabelTable) -> dict[str, Any]:
-    """How good pseudo-labels [N, L] are where a study has hidden the truth.
+class Hidden(NamedTuple):
+    """Entries of some images that a study has hidden.
 
-    Per label and overall, over entries unknown in `known` but known in `truth`: average precision,
-    mean absolute error, mean pseudo-label and true share of positives.
+    rows [B] and columns [C], ascending: where they are. answers [B, C]: the truth of the hidden
+    ones, UNKNOWN elsewhere.
     """
-    answers = np.where(known.dense() == UNKNOWN, truth.dense(), np.int8(UNKNOWN))
-    hidden = answers != UNKNOWN
-    if not hidden.any():
+
+    rows: np.ndarray
+    columns: np.ndarray
+    answers: np.ndarray
+
+
+def hidden(known: LabelTable, truth: LabelTable, size: int) -> Iterator[Hidden]:
+    """What is unknown in `known` and known in `truth`, so many entries of tables at a time."""
+    for rows in np.array_split(np.arange(len(known)), -(-len(known) * len(known.names) // size)):
+        columns = np.unique(truth.cells(rows)[0] % len(truth.names))
+        if not len(columns):
+            continue
+        answers = truth.dense(rows, columns)
+        answers[known.dense(rows, columns) != UNKNOWN] = UNKNOWN
+        yield Hidden(rows, columns, answers)
+
+
+def audit(blocks: Iterable[tuple[Hidden, np.ndarray]], labels: int) -> dict[str, Any]:
+    """How good pseudo-labels are where a study has hidden the truth.
+
+    blocks: what was `hidden`, and the pseudo-labels [B, C] there. Per label and overall: average
+    precision, mean absolute error, mean pseudo-label and true share of positives.
+    """
+    parts = []
+    for (_, columns, answers), values in blocks:
+        lines, places = np.nonzero(answers != UNKNOWN)
+        parts.append((columns[places], values[lines, places], answers[lines, places]))
+    if not sum(len(label) for label, _, _ in parts):
         return {"hidden_entries": 0}
-    counts = np.maximum(hidden.sum(axis=0), 1)
-    error = np.where(hidden, np.abs(values - answers), 0).sum(axis=0) / counts
-    believed = np.where(hidden, values, 0).sum(axis=0) / counts
-    true_share = (answers == 1).sum(axis=0) / counts
-    precision = average_precision(values, answers)
+    label, value, answer = (np.concatenate(every) for every in zip(*parts, strict=True))
+    error, counts = np.abs(value - answer), np.bincount(label, minlength=labels)
+
+    def by_label(numbers: np.ndarray) -> list[float]:
+        sums = np.bincount(label, numbers, minlength=labels)
+        return list((sums / np.maximum(counts, 1)).tolist())
+
+    precision = np.full(labels, np.nan)
+    for one in np.split(np.argsort(label, kind="stable"), np.cumsum(counts)[:-1]):
+        if len(one):
+            precision[label[one[0]]] = average_precision(value[one, None], answer[one, None])[0]
     scored = np.isfinite(precision)
     return {
-        "hidden_entries": int(hidden.sum()),
+        "hidden_entries": len(label),
         "mAP": float(precision[scored].mean()) if scored.any() else None,
-        "mean_absolute_error": float(np.abs(values - answers)[hidden].mean()),
-        "mean_pseudo_label": float(values[hidden].mean()),
-        "share_positive": float((answers[hidden] == 1).mean()),
+        "mean_absolute_error": float(error.mean(dtype=np.float64)),
+        "mean_pseudo_label": float(value.mean(dtype=np.float64)),
+        "share_positive": float(answer.mean()),
         "by_label": {
             "average_precision": [float(v) if np.isfinite(v) else None for v in precision],
-            "mean_absolute_error": error.tolist(),
-            "mean_pseudo_label": believed.tolist(),
-            "share_positive": true_share.tolist(),
+            "mean_absolute_error": by_label(error),
+            "mean_pseudo_label": by_label(value),
+            "share_positive": by_label(answer),
         },
     }
