@@ -844,18 +844,27 @@ def test_role_estimates_learn_in_the_rows_of_the_batch_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
+    ("name", "options", "message"),
     [
-        ("ll-r", {"rate": "lots"}),
-        ("splc", {"threshold": "high"}),
-        ("ll-cp", {"rate": "lots"}),
-        ("asl", {"gamma_negative": "foo"}),
+        ("splc", {"margin": "wide"}, "method 'splc' cannot work with margin=wide"),
+        ("splc", {"threshold": "high"}, "threshold is a number, not 'high'"),
+        ("ll-r", {"rate": "lots"}, "rate is a number, not 'lots'"),
+        ("ll-cp", {"rate": 2}, "rate lies between 0 and 1, not at 2"),
+        ("asl", {"gamma_negative": -3}, "gamma_negative lies between 0 and"),
+        ("asl", {"clip": 2}, "clip lies between 0 and 1, not at 2"),
+        ("csl", {"gamma_unknown": math.nan}, "gamma_unknown lies between 0 and"),
+        ("an_ls", {"epsilon": 5}, "epsilon lies between 0 and 1, not at 5"),
+        ("em", {"weight": -1}, "weight lies between 0 and"),
+        ("paper", {"gamma": 2}, "gamma lies between 0 and 1, not at 2"),
+        ("paper", {"gamma": math.nan}, "gamma lies between 0 and 1, not at nan"),
+        ("paper", {"q": "0:5"}, "q lies between 0 and 1, not at 5"),
+        ("role", {}, "role trains 12 bytes an entry of the table"),
     ],
 )
-def test_a_rehearsal_finds_what_fails_in_a_later_epoch(name: str, options: dict) -> None:
+def test_a_rehearsal_finds_what_fails_whenever(name: str, options: dict, message: str) -> None:
     table = LabelTable.from_dense([[1, -1, -1], [-1, 1, -1]])
-    training = methods.Training(table, estimate(table), epochs=3)
-    with pytest.raises(ConfigError, match=f"method '{name}' cannot work with"):
+    training = methods.Training(table, estimate(table), epochs=3, keep="disk")
+    with pytest.raises(ConfigError, match=f"^{message}"):
         methods.get(name).rehearse(training, options)
     assert not training.stores
 

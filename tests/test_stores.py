@@ -24,6 +24,7 @@ from partly import checkpoint, distributed, methods, propensity, runs, stores
 from partly.config import Config
 from partly.errors import ConfigError, RunError
 from partly.hiding import hide
+from partly.labels import UNKNOWN
 from partly.stores import DiskPseudoLabels, PseudoLabels, SparsePseudoLabels
 from partly.training import train
 
@@ -541,6 +542,15 @@ def test_a_training_ends_alike_with_every_store_and_is_audited(tmp_path: Path, m
         return
     for one, other in zip(ends["memory"][1], ends["sparse"][1], strict=True):
         assert one["mAP"] == pytest.approx(other["mAP"], abs=0.1)
+
+
+def test_where_room_is_short_none_is_for_known_labels(tmp_path: Path) -> None:
+    known = hide(feature_table(300, labels=40), "pal:0.5")
+    train(known, replace(QUICK, pseudo_labels="sparse:6"), tmp_path, quiet=True)
+    columns = checkpoint.load(tmp_path / runs.CHECKPOINT)["rows"]["pseudo_labels.columns"].numpy()
+    rows, slots = np.nonzero(columns >= 0)
+    assert len(rows) > 300
+    assert (known.dense()[rows, columns[rows, slots]] == UNKNOWN).all()
 
 
 def test_a_checkpoint_holds_no_table_that_is_on_disk(tmp_path: Path) -> None:

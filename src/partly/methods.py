@@ -26,12 +26,13 @@ from partly.distributed import Shard, is_lost
 from partly.errors import ConfigError, PartlyError
 from partly.labels import NEGATIVE, POSITIVE, UNKNOWN, LabelTable
 from partly.losses import fused
-from partly.losses.common import attend
+from partly.losses.common import attend, within
 from partly.metrics import row_blocks
 from partly.mixing import Mixture
 from partly.propensity import Propensity
-from partly.pseudo import PseudoLabels, chance_of_single, posterior, sample_tilt
+from partly.pseudo import chance_of_single, posterior, sample_tilt
 from partly.schedules import ramp
+from partly.stores import PseudoLabels, SparsePseudoLabels
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ class Batch:
         return values if self.columns is None else values[self.columns]
 
     def remember(self, store: PseudoLabels, values: Tensor, which: Tensor | None = None) -> None:
-        """Keep what was seen; a mixed image says nothing about a single one."""
+        """Keep what was seen; a mixed image says nothing about a single one. Nobody asks what is
+        believed of a known entry: where there is no room for all, there is none for it."""
+        if isinstance(store, SparsePseudoLabels):
+            unknown = self.labels == UNKNOWN
+            which = unknown if which is None else which & unknown
         if self.mixture is not None:
             untouched = self.mixture.untouched.expand_as(values)
             which = untouched if which is None else which & untouched
@@ -378,7 +383,7 @@ def _partly(
     for name, value, allowed in (("targets", targets, TARGETS), ("teacher", teacher, TEACHERS)):
         if value not in allowed:
             raise ConfigError(f"{name} is one of {', '.join(allowed)}, not '{value}'")
-    sharpness = _number_in("focus", focus, 0, 10)
+    sharpness = within("focus", focus, 0, 10)
     surprising = choose_surprise(training, surprise)
     _check_ramp("weight", weight, 0, 1e6)
     _check_ramp("q", q, 0, 1)
@@ -489,20 +494,10 @@ def _partly(
     return step
 
 
-def _number_in(name: str, value: Any, least: float, most: float) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ConfigError(f"{name} is a number, not '{value}'") from None
-    if not least <= number <= most:
-        raise ConfigError(f"{name} lies between {least:g} and {most:g}, not at {value}")
-    return number
-
-
 def _check_ramp(name: str, value: float | str, least: float, most: float) -> None:
     """A number, or start:end, both within bounds."""
     for part in str(value).split(":"):
-        _number_in(name, part, least, most)
+        within(name, part, least, most)
 
 
 def _attend_to(training: Training, focus: float, believed: str) -> None:
@@ -612,6 +607,7 @@ def _paper(
     share: str = "all",
     store: str = "float16",
 ) -> Step:
+    _check_ramp("q", q, 0, 1)
     pseudo = training.pseudo_labels(dtype=store)
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -716,6 +712,7 @@ def _remembers_all(training: Training, name: str) -> None:
 @method("ll-cp", "large losses are flipped for good", search={"rate": (0.0005, 0.001, 0.002)})
 def _ll_cp(training: Training, *, rate: float = 0.001) -> Step:
     _remembers_all(training, "ll-cp")
+    rate = within("rate", rate, 0, 1)
     flipped = training.pseudo_labels("flipped", start=0.0, dtype="uint8")
 
     def step(logits: Tensor, batch: Batch) -> Tensor:
@@ -768,6 +765,11 @@ def _curriculum(
     needs_expected_positives=True,
 )
 def _role(training: Training) -> Step:
+    if training.keep != "memory":
+        raise ConfigError(
+            "role trains 12 bytes an entry of the table, split over the ranks, in memory: "
+            f"pseudo_labels {training.keep} is not for it"
+        )
     shard = Shard.of(len(training.table))
     estimates = role_estimates(training.table, training.seed, shard).to(training.device)
     training.estimates = training.stores["estimates"] = estimates

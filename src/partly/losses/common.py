@@ -4,7 +4,7 @@ Letters: B images in the batch, L labels. Logits [B, L] enter, never probabiliti
 are 1 positive, 0 negative, -1 unknown.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,17 @@ def check_logits(logits: Tensor) -> None:
     if not (isinstance(logits, Tensor) and logits.is_floating_point()):
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
         raise ConfigError(f"logits are a tensor of real numbers [images, labels], not {kind}")
+
+
+def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> float:
+    """An option that is a number between these."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ConfigError(f"{name} is a number, not '{value}'") from None
+    if not least <= number <= most:
+        raise ConfigError(f"{name} lies between {least:g} and {most:g}, not at {value}")
+    return number
 
 
 def working(logits: Tensor) -> Tensor:

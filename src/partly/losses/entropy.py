@@ -16,6 +16,7 @@ from partly.losses.common import (
     cross_entropy,
     masks,
     minus_log,
+    within,
     working,
 )
 
@@ -69,13 +70,14 @@ def wan(
     tensor([[0.6931, 0.6931, 0.3466]])
     """
     right = _minus_log_of_label(logits, labels)
-    share = 1 / max(logits.shape[-1] - 1, 1) if weight is None else weight
+    share = 1 / max(logits.shape[-1] - 1, 1) if weight is None else within("weight", weight)
     return by_label(labels, right, right, share * right, reduction)
 
 
 def _smoothed(x: Tensor, epsilon: float, convention: str) -> tuple[Tensor, Tensor]:
     if convention not in ("full", "half"):
         raise ConfigError(f"label smoothing is 'full' or 'half', not '{convention}'")
+    epsilon = within("epsilon", epsilon, 0, 1)
     off = epsilon if convention == "full" else epsilon / 2
     positive, negative = torch.full_like(x, 1 - off), torch.full_like(x, off)
     return cross_entropy(x, positive), cross_entropy(x, negative)

@@ -16,6 +16,7 @@ from partly.losses.common import (
     minus_log,
     power,
     reduce,
+    within,
     working,
 )
 
@@ -39,7 +40,7 @@ def focal(
     >>> focal(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[0.1733, 0.1733, 0.1733]])
     """
-    x = working(logits)
+    x, gamma = working(logits), within("gamma", gamma)
     positive = power(-x, gamma) * minus_log(x)
     negative = power(x, gamma) * minus_log(-x)
     return by_label(labels, positive, negative, _unknown_term(unknown, negative), reduction)
@@ -70,7 +71,9 @@ def asl(
     >>> asl(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[0.6931, 0.0245, 0.0245]])
     """
-    x = working(logits)
+    gamma_positive = within("gamma_positive", gamma_positive)
+    gamma_negative = within("gamma_negative", gamma_negative)
+    x, clip = working(logits), within("clip", clip, 0, 1)
     positive = torch.sigmoid(-x).detach() ** gamma_positive * minus_log(x)
     negative = _shifted_negative(x, gamma_negative, clip)
     return by_label(labels, positive, negative, _unknown_term(unknown, negative), reduction)
@@ -98,7 +101,10 @@ def csl(
     tensor([[0.6931, 0.3466, 0.0433]])
     """
     check_shapes(logits, labels)
-    x = working(logits)
+    gammas = {"positive": gamma_positive, "negative": gamma_negative, "unknown": gamma_unknown}
+    for name, gamma in gammas.items():
+        within(f"gamma_{name}", gamma)
+    x, clip = working(logits), within("clip", clip, 0, 1)
     _, _, unknown = masks(labels)
     kept = ~largest(x.detach(), unknown, likely * len(x))
     if priors is not None:
@@ -123,7 +129,7 @@ def hill(
     >>> hill(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[0.7019, 0.2500, 0.2500]])
     """
-    x = working(logits)
+    x, gamma = working(logits), within("gamma", gamma)
     p = torch.sigmoid(x)
     positive = power(margin - x, gamma) * minus_log(x - margin)
     negative = (turning - p) * p**2
@@ -149,7 +155,8 @@ def splc(
     tensor([[0.1733, 0.7019, 0.0227]])
     """
     check_shapes(logits, labels)
-    x = working(logits)
+    x, gamma = working(logits), within("gamma", gamma)
+    threshold = within("threshold", threshold, 0, 1)
     known_positive, _, unknown = masks(labels)
     corrected = unknown & (torch.sigmoid(x.detach()) > threshold) if epoch > 1 else None
     x = torch.where(known_positive, x - margin, x)

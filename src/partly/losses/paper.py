@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partly.errors import ConfigError
-from partly.losses.common import check_shapes, masks, minus_log, working
+from partly.losses.common import check_shapes, masks, minus_log, within, working
 from partly.schedules import attention
 
 TRIVIAL = 0.1  # an image whose predictions all lie below this is one the model says "no" to
@@ -36,7 +36,7 @@ def balance(
         total = (~unknown).sum().clamp(min=1)
     else:
         raise ConfigError(f"T counts all or known entries (or off), not '{share}'")
-    beta = (positive.sum() / total).clamp(min=gamma)
+    beta = (positive.sum() / total).clamp(min=within("gamma", gamma, 0, 1))
     return 1 - beta, beta
 
 

@@ -19,6 +19,7 @@ from partly.losses.common import (
     masks,
     minus_log,
     reduce,
+    within,
     working,
 )
 
@@ -75,7 +76,7 @@ def em(
     >>> em(torch.zeros(1, 3), torch.tensor([[1, 0, -1]]), reduction="none")
     tensor([[ 0.6931,  0.6931, -0.0693]])
     """
-    x = working(logits)
+    x, weight = working(logits), within("weight", weight)
     entropy = torch.sigmoid(x) * minus_log(x) + torch.sigmoid(-x) * minus_log(-x)
     return by_label(labels, minus_log(x), minus_log(-x), -weight * entropy, reduction)
 
@@ -118,7 +119,7 @@ def ll(
     check_shapes(logits, labels)
     x = working(logits)
     positive, _, unknown = masks(labels)
-    delta = LARGE_LOSS_RATES[variant] if rate is None else rate
+    delta = LARGE_LOSS_RATES[variant] if rate is None else within("rate", rate, 0, 1)
     dropped = torch.zeros_like(positive)
     if variant == "cp":
         positive = positive if flipped is None else positive | (flipped & unknown)

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
-from partly.losses.common import as_chance, attend, beside, check_logits, working
+from partly.losses.common import as_chance, attend, beside, check_logits, within, working
 from partly.losses.fused.common import DTYPES, Answer, pack, unpack
 from partly.pseudo import posterior, sample_tilt
 from partly.schedules import attention
@@ -91,9 +91,9 @@ def asl(
     words = {"reduction": (reduction, REDUCTIONS), "unknown": (unknown, UNKNOWNS)}
     _check(logits, {"labels": labels}, words)
     options: dict[str, Any] = {
-        "gamma_positive": gamma_positive,
-        "gamma_negative": gamma_negative,
-        "clip": clip,
+        "gamma_positive": within("gamma_positive", gamma_positive),
+        "gamma_negative": within("gamma_negative", gamma_negative),
+        "clip": within("clip", clip, 0, 1),
         "unknown": unknown,
         "reduction": reduction,
     }
@@ -126,6 +126,7 @@ def paper_loss(
     words = {"p": (p, READINGS), "share": (share, SHARES), "store": (store, tuple(DTYPES))}
     _check(logits, {"labels": labels, "pseudo": pseudo, "picked": picked}, words)
     picked = None if picked is None else picked.bool()
+    gamma = within("gamma", gamma, 0, 1)
     options = {"gamma": gamma, "p": p, "share": share, "store": store}
     found = _compute("paper_loss", backend, logits, (labels, pseudo, picked, weight), options)
     if found is not None and found[1] is not None:
@@ -176,18 +177,19 @@ def partly(
     _check(logits, tables, words)
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
-    if not isinstance(focus, float):
-        focus = float(focus) if isinstance(focus, Real) else _one_a_label("focus", focus, logits)
+    numeric = isinstance(focus, Real)
+    focus = within("focus", focus) if numeric else _one_a_label("focus", focus, logits)
     chance = None if chance is None else _one_a_label("chance", chance, logits)
     attentive = isinstance(focus, Tensor) or focus != 0
     picked = None if picked is None else picked.bool()
+    weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own = weight / q if q else 0.0
     options = {
         "attentive": attentive, "targets": targets, "share": share, "gamma": gamma, "store": store,
     }  # fmt: skip
     inputs = (
         labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis,
-        float(weight), own, float(factor),
+        weight, own, float(factor),
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
