@@ -146,17 +146,29 @@ class Terminal(io.StringIO):
         return True
 
 
-@pytest.mark.parametrize("name", ["compare", "ablate", "evaluate", "demo", "pack"])
+@pytest.mark.parametrize("name", ["compare", "ablate", "evaluate", "demo", "pack", "check"])
 def test_ranks_are_refused_where_one_process_works(tmp_path, monkeypatch, name):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     needed = {"evaluate": [tmp_path, tmp_path], "demo": []}.get(name, [tmp_path])
-    answer = partly_here(name, *needed, "--out" if name != "evaluate" else "--part", "new")
+    more = {"evaluate": ["--part", "new"], "check": []}.get(name, ["--out", "new"])
+    answer = partly_here(name, *needed, *more)
     assert answer.code == 2
     assert f"{name} is work for one process: start it without torchrun" in answer.err
     assert ("--jobs" in answer.err) == (name in ("compare", "ablate"))
     monkeypatch.setenv("RANK", "1")
     assert partly_here(name, *needed).err == ""  # one sentence is enough
+
+
+def test_before_ranks_have_met_the_first_of_a_machine_says_what_is_wrong(tmp_path, monkeypatch):
+    command = ["train", tmp_path, "--out", tmp_path / "run", "--recipe", tmp_path / "no.toml"]
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    for rank, local, told in ((2, 0, 1), (3, 1, 0)):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(local))
+        answer = partly_here(*command)
+        assert answer.code == 2
+        assert answer.err.count("no.toml") == told
 
 
 def test_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch):

@@ -29,6 +29,7 @@ from builders import (
 )
 from partly import checkpoint, distributed, runs
 from partly.distributed import Shard
+from partly.errors import ConfigError
 
 PATIENCE = 300  # seconds until a slow machine is taken for a hung one
 TESTS = Path(__file__).parent
@@ -190,6 +191,12 @@ def wait_for(condition: Any, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+def step_of(run: Path) -> int:
+    """Of the last checkpoint; 0 before the first."""
+    path = run / runs.CHECKPOINT
+    return checkpoint.load(path)["step"] if path.exists() else 0
+
+
 def trained(run: Path, epochs: int) -> bool:
     return len(runs.read_lines(run / runs.METRICS)) >= epochs
 
@@ -210,14 +217,17 @@ def kill_all(process: subprocess.Popen[str]) -> None:
 def test_a_killed_rank_is_started_again(victim, data, undisturbed, tmp_path):
     """At whatever step it dies, and whatever it is writing."""
     run = tmp_path / "run"
-    command = torchrun(2, *training_of(data, run), **{"max-restarts": 2})
-    process = start(command)
-    wait_for(lambda: (run / runs.CONFIG).exists(), process)
-    time.sleep(random.uniform(0, 1))
-    if process.poll() is None and not (run / runs.REPORT).exists():
-        os.kill(workers(process.pid)[victim], signal.SIGKILL)
+    last = end_of(undisturbed)["step"]
+    doomed = random.randint(1, last - 20)
+    print(f"killed once step {doomed} of {last} is in the checkpoint")
+    process = start(torchrun(2, *training_of(data, run), **{"max-restarts": 2}))
+    wait_for(lambda: step_of(run) >= doomed, process)
+    time.sleep(random.uniform(0, 0.02))
+    os.kill(workers(process.pid)[victim], signal.SIGKILL)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
+    assert "Signal 9 (SIGKILL)" in said or "exitcode: -9" in said, said
+    assert said.count(f"epoch {EPOCHS}/{EPOCHS} ") == 1
     assert_same_end(run, undisturbed)
 
 
@@ -340,6 +350,27 @@ def test_two_ranks_go_on_as_four(data, undisturbed, tmp_path):
     assert_same_end(run, undisturbed)
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "more"),
+    [
+        (2, 3, ["--method", "role"]),
+        (3, 1, ["--pseudo-labels", "sparse:3"]),
+    ],
+)
+def test_what_is_remembered_goes_to_other_ranks(before, after, more, data, tmp_path):
+    """ROLE's estimates with their moments, and what a sparse store has kept."""
+    for name in ("whole", "cut"):
+        command = [*training_of(data, tmp_path / name), *more]
+        if name == "whole":
+            works([sys.executable, *map(str, command)])
+            continue
+        process = start(torchrun(before, *command))
+        wait_for(lambda: trained(tmp_path / "cut", 2), process)
+        kill_all(process)
+        works(torchrun(after, *command, "--resume"))
+    assert_same_end(tmp_path / "cut", tmp_path / "whole")
+
+
 def test_two_ranks_go_on_as_four_with_files(data, undisturbed, tmp_path):
     """Pseudo-labels on disk: the files of two ranks, undone, become those of four."""
     run = tmp_path / "run"
@@ -370,6 +401,13 @@ def test_nccl_is_for_ranks_with_a_gpu_each(gpus, backend):
     with ThreadPoolExecutor(3) as pool:
         said = list(pool.map(lambda own: distributed._backend(store, own, 3, gpus[own]), range(3)))
     assert said == [backend] * 3
+
+
+def test_one_gpu_is_not_for_all_ranks(monkeypatch):
+    assert distributed.device_name("cuda:1") == "cuda:1"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"cuda:1 would be that of every rank"):
+        distributed.device_name("cuda:1")
 
 
 def test_a_norm_with_an_activation_inside_keeps_it():

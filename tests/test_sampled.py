@@ -502,3 +502,11 @@ def test_from_a_table_to_a_run_to_its_first_labels(tmp_path) -> None:
 def test_what_cannot_be_sampled_is_said(more: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         train(many_labels(), config(**more), quiet=True)
+
+
+def test_a_table_that_leaves_nothing_to_sample_is_said() -> None:
+    some = many_labels()
+    full = LabelTable.from_dense(np.maximum(some.dense(), 0), features=some.features)
+    for table, told in ((some, False), (full, True)):
+        state = starting.start(table, config().complete(table))
+        assert any("saves little here" in note for note in state.training.notes) == told

@@ -544,6 +544,13 @@ def test_a_training_ends_alike_with_every_store_and_is_audited(tmp_path: Path, m
         assert one["mAP"] == pytest.approx(other["mAP"], abs=0.1)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16"])
+def test_what_is_beyond_0_or_1_is_kept_as_this(dtype: str) -> None:
+    store = PseudoLabels(1, 3, dtype=dtype)
+    store.update(torch.arange(1), torch.tensor([[7.0, -3.0, 1.5]]))
+    assert store.get(torch.arange(1)).tolist() == [[1, 0, 1]]
+
+
 def test_where_room_is_short_none_is_for_known_labels(tmp_path: Path) -> None:
     known = hide(feature_table(300, labels=40), "pal:0.5")
     train(known, replace(QUICK, pseudo_labels="sparse:6"), tmp_path, quiet=True)

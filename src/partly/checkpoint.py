@@ -86,8 +86,12 @@ def load(path: Path) -> dict[str, Any]:
     nobody looks at stays on the disk."""
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
+    except OSError as error:
         raise RunError(f"cannot read checkpoint {path}: {reason(error)}") from None
+    except Exception:  # whatever torch makes of such a file
+        raise RunError(
+            f"cannot read checkpoint {path}: it is damaged, or no checkpoint; begin anew elsewhere"
+        ) from None
 
 
 def save_sharded(

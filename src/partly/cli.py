@@ -6,6 +6,7 @@ Heavy imports happen inside the commands, so that `partly --help` answers at onc
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,8 +17,7 @@ from partly import __version__, options
 from partly.errors import ConfigError, PartlyError, ToldElsewhere, raise_if
 
 INTERRUPTED = (130, 143)  # the exit codes of Ctrl-C and, where a command answers it, of SIGTERM
-# The command that several ranks share, and those that write nothing which they could spoil.
-FOR_RANKS = ("train", "check", "formats", "methods")
+FOR_RANKS = "train"  # the command that several share
 
 app = typer.Typer(
     help="Train multi-label classifiers from partly labelled data.",
@@ -54,6 +54,13 @@ def _has_the_word(problem: str) -> bool:
     return distributed.has_the_word(problem)
 
 
+def _tell(problems: Sequence[str]) -> None:
+    """In one piece, for several ranks may be writing; what all of them find, in one order."""
+    if _has_the_word("\n".join(["all of", *problems])):
+        told = [f"partly: {problem}\n" for problem in problems if _has_the_word(problem)]
+        sys.stderr.write("".join(told))
+
+
 def _run() -> int:
     """The exit code of a command."""
     try:
@@ -61,9 +68,7 @@ def _run() -> int:
     except ToldElsewhere:
         return 2
     except PartlyError as error:
-        for problem in error.problems:
-            if _has_the_word(problem):
-                print(f"partly: {problem}", file=sys.stderr)
+        _tell(error.problems)
         return 2
     except RuntimeError as error:
         from partly import distributed
@@ -97,7 +102,7 @@ def version(
     if show:
         print(f"partly {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand not in (None, *FOR_RANKS):
+    if context.invoked_subcommand not in (None, FOR_RANKS):
         _refuse_ranks(context.invoked_subcommand)
 
 

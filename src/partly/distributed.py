@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from partly import draws
-from partly.errors import PartlyError, RunError, ToldElsewhere
+from partly.errors import ConfigError, PartlyError, RunError, ToldElsewhere
 
 Result = TypeVar("Result")
 BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
@@ -92,17 +92,24 @@ def refuse() -> None:
 
 
 def has_the_word(problem: str) -> bool:
-    """Whether this rank is the first that says it: one sentence is enough."""
+    """Whether this rank is the first that says it: one sentence is enough. Before ranks have met,
+    the first of each machine speaks."""
+    if _board is None:
+        return _number("LOCAL_RANK", 0) == 0 or not launched()
     # Python's own hash is another one on each rank.
     name = hashlib.sha256(problem.encode()).hexdigest()
     try:
-        return _board is None or _board.add(f"said {name}", 1) == 1
+        return _board.add(f"said {name}", 1) == 1
     except RuntimeError:  # who kept the board has said it and is gone
         return False
 
 
 def device_name(name: str) -> str:
     """The device of this rank: each has a GPU of its own where there are GPUs."""
+    if launched() and name.startswith("cuda:"):
+        raise ConfigError(
+            f"device {name} would be that of every rank: say cuda, and each has its own"
+        )
     if launched() and torch.cuda.is_available() and name in ("auto", "cuda"):
         return f"cuda:{_number('LOCAL_RANK', 0) % torch.cuda.device_count()}"
     return name

@@ -114,6 +114,10 @@ class SampledHead:
 
     # What a step is about
 
+    def expected(self, images: int) -> float:
+        """How many labels a step of so many images is about in the first epoch, on average."""
+        return float(self.labels - self.missed(images, ramp(self.q, 1, self.epochs)).sum())
+
     def draws_for(self, q: float) -> int:
         """So many draws, some of them twice, leave out a label with a chance of 1 - q, or less."""
         return math.ceil(math.log1p(-q) / math.log1p(-1 / max(self.labels, 2)))
@@ -399,6 +403,7 @@ def top_labels(features: Tensor, layer: nn.Linear, k: int) -> tuple[Tensor, Tens
     """The k labels with the highest logits of each row, and those logits [B, k], best first.
 
     Exact, without a matrix of all logits: labels come in blocks, and of each block the best stay.
+    Of equal logits any may come first.
     """
     labels, k = layer.out_features, min(k, layer.out_features)
     width = max(k, ENTRIES // max(len(features), 1))

@@ -307,6 +307,12 @@ def start(
     if config.head == "sampled":
         q = config.options.get("q", method.options["q"])
         sampled = SampledHead(model.head, table, q=q, epochs=config.epochs, seed=config.seed)
+        drawn = sampled.expected(min(config.batch_size, len(table)))
+        if drawn > len(table.names) / 2:
+            training.notes.append(
+                f"about {drawn:,.0f} of {len(table.names):,} labels are known in a batch or drawn: "
+                "head sampled saves little here"
+            )
     # A linear layer leaves a GPU little to do in a step, and Python much to tell it.
     told = training.steady and training.kind == "linear" and device.type == "cuda"
     recorded = told and sampled is not None and distributed.world() == 1

@@ -83,7 +83,8 @@ class PseudoLabels:
         """ỹ ← values, where `which` is true (everywhere if None); both are [B, L], or [B, C] of
         the label columns [C].
 
-        A value that is not finite is left out: a diverged step must not spoil the store.
+        A value that is not finite is left out: a diverged step must not spoil the store. One beyond
+        0 or 1 is kept as this.
         """
         index, (new, fresh) = self._index(rows, columns), self._checked(values, which)
         self.values[index] = torch.where(fresh, new, self.values[index])
@@ -105,6 +106,7 @@ class PseudoLabels:
         return self._pack(new), fresh if which is None else fresh & which
 
     def _pack(self, values: Tensor) -> Tensor:
+        values = values.clamp(0, 1)
         if self.scale == 1:
             return values.half()
         return (values * self.scale).round().to(torch.uint8)
