@@ -100,8 +100,8 @@ def amid(epochs: int, changes: int) -> Moment:
     return reached
 
 
-def kill_at(moment: Moment, run: Path, *arguments: object) -> None:
-    """Start `partly`, wait for the moment, kill -9."""
+def kill_at(moment: Moment, run: Path, *arguments: object, by: int = signal.SIGKILL) -> int:
+    """Start `partly`, wait for the moment, kill -9, or by another signal; how it ended."""
     with (run.parent / "output.txt").open("ab") as output:
         process = subprocess.Popen(
             command(*arguments), env=environment(), stdout=output, stderr=output
@@ -112,11 +112,13 @@ def kill_at(moment: Moment, run: Path, *arguments: object) -> None:
             in_time = process.poll() is None and time.monotonic() < deadline
             assert in_time, f"never came so far:\n{(run.parent / 'output.txt').read_text()}"
             time.sleep(0.001)
+        process.send_signal(by)
+        process.wait(PATIENCE)
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == -signal.SIGKILL
     assert len(lines(run)) < EPOCHS
+    return process.returncode
 
 
 def plain(value: Any) -> Any:
@@ -161,7 +163,8 @@ def test_a_killed_run_ends_as_if_nothing_had_happened(folder, tmp_path, undistur
     run = tmp_path / "run"
     arguments = ["train", data_of(case, folder), "--out", run, "--resume", *CASES[case]]
     for moment in moments:
-        kill_at(moment, run, *arguments, "--checkpoint-steps", 1)
+        died = kill_at(moment, run, *arguments, "--checkpoint-steps", 1)
+        assert died == -signal.SIGKILL
     assert not (run / runs.EVALUATION).exists()
     partly_works(*arguments)
     assert len(lines(run)) == EPOCHS
@@ -182,6 +185,20 @@ def test_rows_on_disk_are_those_of_the_checkpoint(folder, tmp_path, undisturbed)
     assert_same_end(run, undisturbed("disk"))
     assert [*result(run)["rows on disk"]] == ["pseudo_labels-0-of-1.rows"]
     assert not result(run)["checkpoint: rows"]
+
+
+def test_a_run_that_is_asked_to_end_keeps_what_it_has(folder, tmp_path, undisturbed):
+    """By SIGTERM, as clusters do it: the checkpoint is of the step that was just taken."""
+    run = tmp_path / "run"
+    arguments = ["train", data_of("disk", folder), "--out", run, "--resume", *CASES["disk"]]
+    assert kill_at(amid(1, 2), run, *arguments, by=signal.SIGTERM) == 128 + signal.SIGTERM
+    assert "partly: interrupted; what was finished is kept" in (tmp_path / "output.txt").read_text()
+    saved = torch.load(run / runs.CHECKPOINT, weights_only=True)
+    steps = torch.load(undisturbed("disk") / runs.CHECKPOINT, weights_only=True)["step"] // EPOCHS
+    assert saved["step"] > steps
+    assert saved["step"] % steps
+    partly_works(*arguments)
+    assert_same_end(run, undisturbed("disk"))
 
 
 # Dies by its own hand just before the n-th time that this file would take its place.

@@ -284,6 +284,7 @@ def test_what_is_wrong_is_said_once(tmp_path):
         lines = [line for line in said.splitlines() if line.startswith("partly: ")]
         assert len(lines) == len(set(lines))
         assert any(words in line for line in lines)
+        assert words in said.split("Root Cause")[1]  # by torchrun, below its own traceback
 
 
 LONG_WORK = """

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from scipy.sparse import csr_matrix
 
 from partly import metrics, ranking
 from partly.errors import DataError, LabelError, PartlyError, RunError
@@ -441,12 +442,35 @@ def test_entries_of_a_table_are_its_known_labels():
         np.testing.assert_array_equal(found.indices, indices)
 
 
+def test_ranks_that_have_not_met_are_told_to(monkeypatch) -> None:
+    """Each would take its own images for all that there are."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for measure in (ranking.sharded_average_precision, ranking.sharded_select_scores):
+        with pytest.raises(PartlyError, match="init_process_group"):
+            measure([[0.5]], [[1]])
+
+
+def test_blocks_that_are_no_pairs_are_told() -> None:
+    with pytest.raises(DataError, match="block 0 is no pair of scores and labels"):
+        ranking.streamed_average_precision(list(draw()))
+
+
+def test_rows_of_scipy_do_as_well_as_those_of_a_table() -> None:
+    table = LabelTable.from_dense([[1, 0, -1], [1, 1, 0]])
+    matrix = csr_matrix(table.dense() == 1)
+    top = [[2, 0], [1, 0]]
+    for positives in (matrix, ranking.entries(table, 1)):
+        assert ranking.precision_at_k(top, positives).tolist() == [0.5, 0.75]
+
+
 ONE = Entries(np.array([0, 1]), np.array([0]))
 
 
 @pytest.mark.parametrize(
     ("top", "positives", "error", "message"),
     [
+        ([[1], [1, 2]], ONE, DataError, r"top must be whole numbers of shape \[N, k\]: "),
+        ([[0]], [[0]], LabelError, r"positives are ranking.entries\(table, value\).*, not list"),
         ([0.5], ONE, DataError, r"top must be whole numbers of shape \[N, k\], not float64"),
         ([[-1]], ONE, DataError, "top must hold numbers of labels, from 0 on"),
         ([[1, 2, 1]], ONE, DataError, "top names a label twice in the rows 0"),

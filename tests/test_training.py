@@ -870,3 +870,12 @@ def test_without_a_compiler_it_says_so(monkeypatch):
     monkeypatch.setattr(fused, "has_compiler", lambda: False)
     with pytest.raises(ConfigError, match=r"compile needs a C\+\+ compiler"):
         train(feature_table(200), replace(QUICK, compile=True), quiet=True)
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_any_work(tmp_path):
+    (tmp_path / "file").write_text("no folder")
+    with (
+        mock.patch.object(training, "learn_before", side_effect=AssertionError),
+        pytest.raises(RunError, match=r"cannot write to .*run: Not a directory"),
+    ):
+        train(feature_table(), QUICK, tmp_path / "file" / "run", quiet=True)

@@ -357,3 +357,22 @@ def test_ticks_that_leave_no_blank_are_told_of_a_convention_with_blanks(tmp_path
     assert hint not in partly_works("train", path, "--out", tmp_path / "b", *quick, *signed).out
     study = ("--hide", "pal:0.5")
     assert hint not in partly_works("train", path, "--out", tmp_path / "c", *quick, *study).out
+
+
+def test_where_no_negative_is_known_the_first_labels_of_images_count(tmp_path):
+    """AP would be 100 whatever the model says."""
+    rows, labels = problem(400)
+    known = np.where(labels == 1, 1, -1)
+    parts = {"X_train": rows[:250], "X_test": rows[250:], "Y_train": known[:250]}
+    measured = {}
+    for kind, test in (("positives", known), ("both", labels)):
+        np.savez(tmp_path / f"{kind}.npz", **parts, Y_test=test[250:])
+        out = partly_works("train", tmp_path / f"{kind}.npz", "--out", tmp_path / kind)
+        measured[kind] = checkpoint.read_json(tmp_path / kind / runs.EVALUATION)["metrics"]
+        assert ("P@1" in out.out) == (kind == "positives")
+    probabilities = runs.load(tmp_path / "positives").probabilities(
+        read(tmp_path / "positives.npz").part("test")
+    )
+    best = labels[250:][np.arange(150), probabilities.argmax(axis=1)]
+    assert measured["positives"]["P@1"] == pytest.approx(best.mean())
+    assert "P@1" not in measured["both"]

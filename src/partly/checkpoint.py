@@ -6,6 +6,8 @@ leaves in its old or its new form, and that is read back without running anythin
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,7 +30,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         temporary.replace(path)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        raise RunError(f"cannot write {path}: {reason(error)}") from None
+        why = reason(error)
+        if "inline_container" in why:
+            left = shutil.disk_usage(path.parent).free
+            why = f"the disk may be full ({left / 1e6:,.1f} MB are left)"
+        raise RunError(f"cannot write {path}: {why}") from None
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -142,6 +148,16 @@ def load_sharded(
             own = tensor[begin:end].to(device, copy=True)  # without the rest of the file
             found.setdefault(name, []).append(own)
     return state, {name: torch.cat(tensors) for name, tensors in found.items()}
+
+
+def check_folder(path: Path) -> None:
+    """Say before any work that a folder cannot be made, or not be written to. Nothing is left."""
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    try:
+        with tempfile.TemporaryDirectory(prefix=".partly-", dir=there):
+            pass
+    except OSError as error:
+        raise RunError(f"cannot write to {path}: {reason(error)}") from None
 
 
 def make_folder(path: Path) -> None:

@@ -3,10 +3,13 @@
 Heavy imports happen inside the commands, so that `partly --help` answers at once.
 """
 
+import json
 import os
 import shlex
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -59,6 +62,10 @@ def _tell(problems: Sequence[str]) -> None:
     if _has_the_word("\n".join(["all of", *problems])):
         told = [f"partly: {problem}\n" for problem in problems if _has_the_word(problem)]
         sys.stderr.write("".join(told))
+    if place := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun shows it as the cause
+        facts = {"message": "; ".join(problems), "timestamp": int(time.time())}
+        with suppress(OSError):
+            Path(place).write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _run() -> int:

@@ -132,6 +132,30 @@ def _sigterm_unwinds() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+@contextmanager
+def sigterm_noted() -> Iterator[Callable[[], bool]]:
+    """In here SIGTERM, unless it comes twice, is left to whoever asks whether it came: a process
+    that has something to save first. One of several is to end at once, and does."""
+    came: list[int] = []
+    here = (
+        threading.current_thread() is threading.main_thread()
+        and not multiprocessing.parent_process()
+    )
+    if not here or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield lambda: False
+        return
+
+    def note(number: int, frame: object) -> None:
+        came.append(number)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def _exit_as_terminated(number: int, frame: object) -> None:
     raise SystemExit(TERMINATED)
 

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from partly import metrics
+from partly import distributed, metrics
 from partly.errors import DataError, LabelError, PartlyError, RunError, first_few, raise_if
 from partly.labels import LabelTable
 from partly.metrics import Array, FloatArray
@@ -153,6 +153,8 @@ def _pieces(
     waiting: list[tuple[Array, Array]] = []
     entries, count = 0, -1
     for number, block in enumerate(blocks):
+        if not isinstance(block, tuple | list) or len(block) != 2:
+            raise DataError(f"block {number} is no pair of scores and labels, [n, L] each")
         scores, labels = _checked_block(number, *block)
         if count not in (-1, labels.shape[1]):
             raise DataError(
@@ -273,7 +275,7 @@ def sharded(
     entry once. Scores travel as float32, or as float64 if a rank has any that float32 does not
     hold. Without a process group this rank is the only one.
     """
-    if not dist.is_initialized():
+    if _alone():
         return measure(scores, labels)
     device = _device(group)
     table, truth, shards = _meet(scores, labels, group, kind)
@@ -301,7 +303,7 @@ def sharded_select_scores(
     scores: Any, labels: Any, group: dist.ProcessGroup | None = None
 ) -> tuple[FloatArray, str]:
     """`metrics.select_scores` of all ranks' images, on every rank; see `sharded`."""
-    if not dist.is_initialized():
+    if _alone():
         return metrics.select_scores(scores, labels)
     _, truth, _ = _meet(scores, labels, group)
     known = torch.zeros(2, truth.shape[1], dtype=torch.uint8, device=_device(group))
@@ -320,6 +322,18 @@ def sharded_select_scores(
     values = sharded(CRITERIA[criterion], scores, labels, group)
     values[np.isnan(scored)] = np.nan
     return values, criterion
+
+
+def _alone() -> bool:
+    """Whether there is no other rank; an error where there are some who have not met."""
+    if dist.is_initialized():
+        return False
+    if distributed.launched():
+        raise PartlyError(
+            "torchrun has started several ranks, and they have not met: call "
+            "torch.distributed.init_process_group first"
+        )
+    return True
 
 
 def _device(group: dist.ProcessGroup | None) -> torch.device:
@@ -412,9 +426,10 @@ def _of_share(measure: Measure, scores: Tensor, labels: Tensor) -> Tensor:
 
 
 class Entries(NamedTuple):
-    """Some labels of each of N images, as compressed sparse rows: what SciPy calls by these names.
+    """Some labels of each of N images, as compressed sparse rows.
 
-    The labels of image i are indices[indptr[i] : indptr[i + 1]].
+    The labels of image i are indices[indptr[i] : indptr[i + 1]]. SciPy's CSR matrices have the same
+    names and do as well; `entries` makes them of a table.
     """
 
     indptr: Array
@@ -564,7 +579,10 @@ def _divide(numerator: FloatArray, denominator: FloatArray) -> FloatArray:
 
 def _checked_top(top: npt.ArrayLike, positives: Entries, negatives: Entries | None) -> Array:
     """`top` as int64, or an error that lists all that is wrong with it and with the entries."""
-    first = np.asarray(top)
+    try:
+        first = np.asarray(top)
+    except ValueError as error:
+        raise DataError(f"top must be whole numbers of shape [N, k]: {error}") from None
     if first.ndim != 2 or first.dtype.kind not in "iu":
         raise DataError(
             f"top must be whole numbers of shape [N, k], not {first.dtype} of shape {first.shape}"
@@ -583,9 +601,10 @@ def _checked_top(top: npt.ArrayLike, positives: Entries, negatives: Entries | No
 
 
 def _faults(name: str, entries: Entries, images: int) -> list[str]:
-    if not isinstance(entries, Entries):
-        return [f"{name} are ranking.Entries(indptr, indices), not {type(entries).__name__}"]
-    indptr, indices = (np.asarray(part) for part in entries)
+    if not (hasattr(entries, "indptr") and hasattr(entries, "indices")):
+        kind = type(entries).__name__
+        return [f"{name} are ranking.entries(table, value), or have indptr and indices, not {kind}"]
+    indptr, indices = np.asarray(entries.indptr), np.asarray(entries.indices)
     if indptr.dtype.kind not in "iu" or (len(indices) and indices.dtype.kind not in "iu"):
         return [f"{name} must be whole numbers, not {indptr.dtype} and {indices.dtype}"]
     if indptr.shape != (images + 1,):

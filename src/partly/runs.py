@@ -496,6 +496,7 @@ def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
         return checkpoint.read_json(folder / CONFIG)
     if any((folder / name).exists() for name in RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+    checkpoint.check_folder(folder)
     return {}
 
 
@@ -549,7 +550,8 @@ def check_same(folder: Path | None, began: dict[str, Any], record: dict[str, Any
         (
             f"cannot resume {folder}: {HASHES[name]} have changed"
             if name in HASHES
-            else f"cannot resume {folder}: {name} was {began.get(name)!r}, now {record[name]!r}"
+            else f"cannot resume {folder}: {name} was {began.get(name)!r}, now {record[name]!r} "
+            "(leave it out, or begin anew in another folder)"
             for name in changed
             if name not in (*FREE_ON_RESUME, *DESCRIBED)
         ),

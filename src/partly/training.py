@@ -30,6 +30,7 @@ from partly import (
     methods,
     mixing,
     models,
+    processes,
     propensity,
     runs,
 )
@@ -161,7 +162,10 @@ def train(
     if state.network is not None and not has_checkpoint:
         save()  # it took a training of its own
 
-    with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
+    alone = distributed.world() == 1  # ranks would have to agree on a step; they end at once
+    noted = processes.sigterm_noted() if alone else nullcontext(lambda: False)
+    whole = Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet)
+    with noted as told_to_end, whole as progress:
         for line in introduce(state, picks):
             progress.say(line)
         if judge is None:
@@ -174,8 +178,11 @@ def train(
             for rows, inputs in state.batches():
                 loss = take_step(state, rows, inputs)
                 progress.step(loss)
-                if config.checkpoint_steps and state.step % config.checkpoint_steps == 0:
+                every, last = config.checkpoint_steps, told_to_end()
+                if last or (every and state.step % every == 0):
                     save()
+                if last:
+                    raise SystemExit(processes.TERMINATED)
             metric = finish_epoch(state, time.monotonic() - began, first)
             if judge is not None:
                 judging.keep_if_good(state, metric, judge, own_folder)

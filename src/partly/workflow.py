@@ -168,6 +168,9 @@ def _evaluate(
         found = metrics.evaluate(
             seen, table.dense(), train_positives=train_positives, thresholds=predictor.thresholds
         )
+        if not (table.values == NEGATIVE).any():  # then AP says nothing
+            best = torch.from_numpy(seen).topk(min(judging.FIRST, seen.shape[1]), dim=1).indices
+            found |= _among_the_first(predictor, table, best.numpy())
         if folder is not None:
             drawn = diagnosis.diagnose(seen, table, found["AP"], thresholds=predictor.thresholds)
             checkpoint.write_json(folder / runs.DIAGNOSIS, drawn)
@@ -187,6 +190,20 @@ def _evaluate(
 def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray) -> dict[str, Any]:
     """What can be measured without a matrix of all images and labels."""
     top, _ = predictor.top_of(seen, judging.FIRST)
+    precisions = predictor.average_precisions(seen, table)
+    scored = np.isfinite(precisions)
+    return {
+        "mAP": float(precisions[scored].mean()) if scored.any() else None,
+        "labels_scored": int(scored.sum()),
+        **_among_the_first(predictor, table, top),
+        "coverage": {"labels": len(scored), "labels_scored": int(scored.sum()), "left_out": {}},
+    }
+
+
+def _among_the_first(
+    predictor: runs.Predictor, table: LabelTable, top: np.ndarray
+) -> dict[str, float]:
+    """P@k and PSP@k, where rare labels count for more, of the first labels [N, k] of each image."""
     positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
     shares = ranking.label_propensities(
@@ -194,19 +211,9 @@ def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray
     )
     plain = ranking.precision_at_k(top, positives, given)
     fair = ranking.propensity_scored_precision_at_k(top, positives, shares)
-    precisions = predictor.average_precisions(seen, table)
-    scored = np.isfinite(precisions)
     named = {"P": plain, "PSP": fair}
     return {
-        "mAP": float(precisions[scored].mean()) if scored.any() else None,
-        "labels_scored": int(scored.sum()),
-        **{
-            f"{name}@{k + 1}": float(v[k])
-            for name, v in named.items()
-            for k in (0, 2, 4)
-            if k < len(v)
-        },
-        "coverage": {"labels": len(scored), "labels_scored": int(scored.sum()), "left_out": {}},
+        f"{name}@{k + 1}": float(v[k]) for name, v in named.items() for k in (0, 2, 4) if k < len(v)
     }
 
 
