@@ -13,15 +13,15 @@ positive; once all labels are known and once half of them. What leaves, for each
     MiB         resident memory at its peak beyond what it was with the table in memory, each in a
                 process of its own; `streamed` reads the table from files instead
 
-With --device cuda: seconds, floor and memory with the table on a GPU, and the largest difference to
-what ours finds on the CPU.
+Then, where there is a GPU: seconds, floor and memory with the table on it, and the largest
+difference to what ours finds on the CPU.
 
 A line each on the terminal, and benchmarks/results/metrics.json, with an entry for each size and
 device. torchmetrics takes minutes at the default size.
 
     python benchmarks/metrics.py
     python benchmarks/metrics.py --images 12544
-    python benchmarks/metrics.py --device cuda
+    python benchmarks/metrics.py --device cuda  the GPU alone
     python benchmarks/metrics.py --quick        half a minute, nothing is written
 """
 
@@ -29,7 +29,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -48,6 +47,7 @@ from torchmetrics.functional.classification import multilabel_average_precision
 
 import ceilings
 from kept import command, keep
+from memory import resident
 from partly import metrics, ranking
 
 RESULTS = Path(__file__).parent / "results" / "metrics.json"
@@ -155,12 +155,6 @@ def on_gpu(scores: Array, labels: Array) -> dict[str, Any]:
     }
 
 
-def resident(what: str) -> float:
-    """MiB of this process now (VmRSS) or at its highest (VmHWM)."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.findall(rf"{what}:\s+(\d+)", status)[0]) / 1024
-
-
 def shards(folder: str) -> Any:
     for number in range(SHARDS):
         yield tuple(
@@ -187,9 +181,11 @@ def measure_alone(name: str, images: int, labels: int, unknown: float, folder: s
     else:
         work = {"ours": metrics.average_precision, "scikit-learn": by_scikit_learn}[name]
         arguments = make_table(images, labels, unknown)
-    before = resident("VmRSS")
+    before = resident("VmRSS") / 2**20
     seconds = timed(work, *arguments).seconds
-    print(json.dumps({"seconds": round(seconds, 2), "MiB": round(resident("VmHWM") - before)}))
+    print(
+        json.dumps({"seconds": round(seconds, 2), "MiB": round(resident("VmHWM") / 2**20 - before)})
+    )
 
 
 def alone(name: str, options: argparse.Namespace, unknown: float, folder: str) -> dict[str, Any]:
@@ -199,10 +195,10 @@ def alone(name: str, options: argparse.Namespace, unknown: float, folder: str) -
     return dict(json.loads(done.stdout))
 
 
-def measure(options: argparse.Namespace, unknown: float) -> dict[str, Any]:
+def measure(device: str, options: argparse.Namespace, unknown: float) -> dict[str, Any]:
     scores, labels = make_table(options.images, options.labels, unknown)
-    reading = (scores.nbytes + labels.nbytes) / ceilings.bandwidth(options.device)
-    if options.device == "cuda":
+    reading = (scores.nbytes + labels.nbytes) / ceilings.bandwidth(device)
+    if device == "cuda":
         found = on_gpu(scores, labels)
         return found | {"floor": round(found["seconds"] / reading, 1)}
     found = compare(scores, labels, options.parts)
@@ -246,7 +242,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=125_436)
     parser.add_argument("--labels", type=int, default=600)
     parser.add_argument("--parts", type=int, default=6, help="in which the peers take the labels")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--device", choices=["cpu", "cuda"], help="one of those that there are")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     parser.add_argument("--folder", help="for temporary files")
     parser.add_argument("--out", type=Path, default=RESULTS)
@@ -260,11 +256,18 @@ def main() -> None:
         return
     if options.quick:
         options.images, options.labels = 20_000, 60
+    there = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    for device in [options.device] if options.device else there:
+        measure_on(device, options)
+
+
+def measure_on(device: str, options: argparse.Namespace) -> None:
+    """Everything, and keep it."""
     found: dict[str, Any] = {}
     for title, unknown in SETTINGS.items():
-        found[title] = measure(options, unknown)
+        found[title] = measure(device, options, unknown)
         show(title, found[title])
-    gpu = options.device == "cuda"
+    gpu = device == "cuda"
     if not gpu:
         found["precision_at_k"] = TOP | alone("precision_at_k", options, 0.0, ".")
         print(f"precision_at_k: {found['precision_at_k']}")

@@ -55,19 +55,13 @@ def table(head: Iterable[str], rows: Rows) -> list[str]:
     return [*(f"| {' | '.join(cells)} |" for cells in lines), ""]
 
 
-def source(machine: str, entry: Json, command: str, seeds: str) -> list[str]:
-    """The line below a table: where its figures come from. command: of an entry that does not know
-    its own."""
+def source(machine: str, entry: Json, seeds: str) -> list[str]:
+    """The line below a table: where its figures come from."""
     about = entry.get("machine", entry)
     told = [f"{about['cores']} cores"]
     told += [f"load {about['load'][0]:g}"] if "load" in about else []
     told += [f"torch {found['torch']}" for found in (entry, about) if "torch" in found][:1]
-    return [f"`{entry.get('command', command)}`: {machine} ({', '.join(told)}), {seeds}.", ""]
-
-
-def command_of(name: str, **options: Any) -> str:
-    flags = [f" --{key.replace('_', '-')} {value}".rstrip() for key, value in options.items()]
-    return f"python benchmarks/{name}.py{''.join(flags)}"
+    return [f"`{entry['command']}`: {machine} ({', '.join(told)}), {seeds}.", ""]
 
 
 def picture(name: str, panels: list[Panel]) -> list[str]:
@@ -179,7 +173,7 @@ def fused(results: Json) -> list[str]:
             lines[-1] += f" PyTorch's masked bce by torch.compile: {ratio} × its floor."
         seeds = f"seed 0, medians of {entry['rounds']} rounds, {entry['threads']} threads"
         lines += ["", *table([*head, *(f"× usual at {shown(shape)}" for shape in shapes)], rows)]
-        lines += source(machine, entry, command_of("fused", rounds=entry["rounds"]), seeds)
+        lines += source(machine, entry, seeds)
     return lines
 
 
@@ -205,43 +199,26 @@ def plot_losses(results: Json) -> list[Panel]:
 # --- a step, labels, q ---------------------------------------------------------------------------
 
 
-def speeds(key: str, entry: Json) -> dict[str, float]:
-    """Images a second of each variant; older entries have their times alone."""
-    batch = int(key.split("batch ")[1].split(",")[0])
-    return {name: 1000 * batch / found["milliseconds"] for name, found in entry["step"].items()}
-
-
 def waits(found: Json) -> str:
-    """How often the host waits. Older entries count the one wait with which the profiler ends."""
-    count = found.get("host_waits_in_5_steps", found.get("waits_in_5_steps", 0) - 1)
-    return {-1: "not measured", 0: "none"}.get(count, str(count))
+    """How often the host waits for a GPU."""
+    count = found.get("host_waits_in_5_steps")
+    return "–" if count is None else str(count) if count else "none"
 
 
-def command_of_step(key: str, entry: Json) -> str:
-    _, backbone, size, batch, *compiled = key.split(", ")
-    return command_of(
-        "step",
-        backbone=backbone,
-        size=size.removesuffix(" px"),
-        batch_size=batch.removeprefix("batch "),
-        rounds=entry["rounds"],
-        **({"compile": ""} if compiled else {}),
-        **({} if entry["q"] else {"labels": ""}),
-    )
+STEP = ("milliseconds", "ratio", "images_a_second")
 
 
 def step(results: Json) -> list[str]:
     lines = picture("step", plot_step(results))
     for key, entry in results["step"].items():
-        fast = speeds(key, entry)
         rows = (
-            [name, *map(number, (found["milliseconds"], found["ratio"], fast[name])), waits(found)]
+            [name, *(number(found[key]) for key in STEP), waits(found)]
             for name, found in entry["step"].items()
         )
         lines += [f"**{key}**", ""]
         lines += table(["", "ms", "× bce", "images/s", "host waits in 5 steps"], rows)
         seeds = f"seed 0, medians of {entry['rounds']} rounds of {entry['steps']} steps"
-        lines += source(key.split(", ")[0], entry, command_of_step(key, entry), seeds)
+        lines += source(key.split(", ")[0], entry, seeds)
     return lines
 
 
@@ -251,7 +228,13 @@ def plot_step(results: Json) -> list[Panel]:
             "\n".join(wrap(key, 32)),
             "",
             "images/s",
-            {"": {name: speed for name, speed in speeds(key, entry).items() if "norm" not in name}},
+            {
+                "": {
+                    name: found["images_a_second"]
+                    for name, found in entry["step"].items()
+                    if "norm" not in name
+                }
+            },
             bars=True,
         )
         for key, entry in results["step"].items()
@@ -275,7 +258,7 @@ def q(results: Json) -> list[str]:
         )
         lines += table(["labels", "ms with q = 1", "q = 0.5: × that", "q = 0.1: × that"], rows)
         seeds = f"seed 0, medians of {entry['rounds']} rounds of {entry['steps']} steps"
-        lines += source(key.split(", ")[0], entry, command_of_step(key, entry), seeds)
+        lines += source(key.split(", ")[0], entry, seeds)
     return lines
 
 
@@ -299,13 +282,15 @@ def many_labels(results: Json) -> list[str]:
     lines = []
     for machine, entry in results["many_labels"].items():
         figures = ["labels a step", "GB", "P@1", "P@5", "PSP@5"]
-        head = ["", "ms a step", "× floor", "usual: × that", "full head: × that", *figures]
+        head = ["", "ms a step", "of the GPU alone", "× floor", "usual: × that"]
+        head += ["full head: × that", *figures]
         keys = ("labels_a_step", "gigabytes", "P@1", "P@5", "PSP@5")
         found = entry["found"]
         rows = (
             [
                 name,
                 number(one["milliseconds"]),
+                number(one.get("device_milliseconds")),
                 number(one.get("floor")),
                 times_as_fast(name, "usual", found),
                 times_as_fast(name, "q 1", found),
@@ -318,7 +303,7 @@ def many_labels(results: Json) -> list[str]:
         )
         lines += [f"**{machine}** × {sizes}", "", *table(head, rows)]
         where = machine.split(", ")[0]
-        lines += source(where, entry, command_of("many_labels"), seeds_of(entry["seeds"]))
+        lines += source(where, entry, seeds_of(entry["seeds"]))
     return lines
 
 
@@ -361,7 +346,7 @@ def metrics(results: Json) -> list[str]:
         )
         lines += [f"**{images_of(name):,} images**, 600 labels", "", *table(head, rows)]
         kind = entry["machine"]["architecture"]
-        lines += source(kind, entry, command_of("metrics"), "seed 0")
+        lines += source(kind, entry, "seed 0")
     for name, entry in on_gpu:
         rows = (
             [
@@ -375,7 +360,7 @@ def metrics(results: Json) -> list[str]:
         machine = name.split(", ")[2]
         lines += [f"**{images_of(name):,} images**, 600 labels, on an {machine}", ""]
         lines += table(["", "s", "× floor", "MiB", f"{gap} the CPU's"], rows)
-        lines += source(machine, entry, command_of("metrics"), "seed 0")
+        lines += source(machine, entry, "seed 0")
     return lines
 
 
@@ -438,7 +423,7 @@ def ranks(results: Json) -> list[str]:
         lines += table(head, rows)
         blocks = entry["rounds"] * entry["blocks"]
         told = f"seed 0, fastest of {blocks} blocks of {entry['steps']} steps"
-        lines += source(machine, entry, command_of("ranks"), told)
+        lines += source(machine, entry, told)
     return lines
 
 
@@ -492,7 +477,7 @@ def stores(results: Json) -> list[str]:
                 for kind, taken in found["milliseconds"].items()
             ]
             lines += table([f"a step of {shape}, kept …", "ms", "× nowhere"], rows)
-        lines += source(machine, entry, command_of("stores"), "seed 0")
+        lines += source(machine, entry, "seed 0")
     return lines
 
 
@@ -529,7 +514,7 @@ def reading(results: Json) -> list[str]:
     about = {**entry, "cores": entry["machine"]["cores"], "torch": entry["versions"]["torch"]}
     del about["machine"]
     lines = table(["", "s", "peak GiB", "beside it"], rows)
-    return lines + source(entry["machine"]["processor"], about, command_of("reading"), "seed 0")
+    return lines + source(entry["machine"]["processor"], about, "seed 0")
 
 
 def loading(results: Json) -> list[str]:
@@ -558,7 +543,7 @@ def loading(results: Json) -> list[str]:
             *table(["", "images/s", "× the step"], rows),
         ]
         about = {**entry, "torch": entry["versions"]["torch"].split("+")[0]}
-        lines += source(device, about, command_of("loading"), "seed 0")
+        lines += source(device, about, "seed 0")
     return lines
 
 
@@ -573,9 +558,7 @@ def hiding(results: Json) -> list[str]:
     lines += [f"**{shape}, {entry['known']:,} known", ""]
     lines += table(["", "s", "× the floor", "peak MiB"], rows)
     kind = entry["machine"]["architecture"]
-    return lines + source(
-        kind, entry, command_of("hiding"), f"median of {entry['repeats']}, seed 0"
-    )
+    return lines + source(kind, entry, f"median of {entry['repeats']}, seed 0")
 
 
 def plot_hiding(results: Json) -> list[Panel]:

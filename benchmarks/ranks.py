@@ -27,7 +27,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import socket
 import statistics
 import subprocess
@@ -43,6 +42,7 @@ import torch
 import torch.distributed as dist
 
 from kept import command, keep
+from memory import resident
 from partly import distributed
 from partly.config import Config
 from partly.labels import LabelTable
@@ -124,12 +124,6 @@ def count_bytes() -> Counter[str]:
     return counted
 
 
-def resident(what: str) -> float:
-    """MiB of this process now (VmRSS) or at its highest (VmHWM)."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.findall(rf"{what}:\s+(\d+)", status)[0]) / 1024
-
-
 def work(case: Case, counted: Counter[str], options: argparse.Namespace) -> dict[str, Any]:
     """Blocks of steps; what one step took, sent and needed."""
     table = make_table(case, options.batch)
@@ -137,7 +131,7 @@ def work(case: Case, counted: Counter[str], options: argparse.Namespace) -> dict
         method=case.method, backbone=case.backbone, weights="none", image_size=SIZE,
         batch_size=options.batch, device="cpu", epochs=1000,
     )  # fmt: skip
-    before = resident("VmRSS")
+    before = resident("VmRSS") / 2**20
     state = start(table, config.complete(table))
     train_mode(state.model, keep_statistics=case.kept)
     order = np.random.default_rng(1)
@@ -162,7 +156,7 @@ def work(case: Case, counted: Counter[str], options: argparse.Namespace) -> dict
     }
     if state.training.stores:
         kept = [t for s in state.training.stores.values() for t in s.state_dict().values()]
-        found["peak_mib"], found["before_mib"] = resident("VmHWM"), before
+        found["peak_mib"], found["before_mib"] = resident("VmHWM") / 2**20, before
         found["kept_mib"] = sum(tensor.nbytes for tensor in kept) / 2**20
     return found
 

@@ -34,6 +34,8 @@ import numpy as np
 import pyarrow as arrow
 from pyarrow import csv
 
+from memory import resident
+
 RESULTS = Path(__file__).parent / "results" / "reading.json"
 GIBIBYTE = 2**30
 DIGITS = np.frombuffer(b"0123456789abcdef", np.uint8)
@@ -262,26 +264,16 @@ def work(name: str, options: dict[str, Any]) -> dict[str, Any]:
         import mlcpl.datasets  # noqa: F401  # it brings torch, which is no part of reading
     else:
         import partly.readers  # noqa: F401
-    before = peak_memory()
+    before = resident("VmHWM") / GIBIBYTE
     start = time.perf_counter()
     found = WORK[name](**options)
     seconds = time.perf_counter() - start
     return {
         "found": found,
         "seconds": round(seconds, 2),
-        "peak_gib": round(peak_memory(), 3),
-        "peak_gib_above_import": round(peak_memory() - before, 3),
+        "peak_gib": round(resident("VmHWM") / GIBIBYTE, 3),
+        "peak_gib_above_import": round(resident("VmHWM") / GIBIBYTE - before, 3),
     }
-
-
-def peak_memory() -> float:
-    """GiB of this process at its highest.
-
-    Not `ru_maxrss`: a process starts with that of the one that started it, here the one that wrote
-    the files.
-    """
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) / 2**20
 
 
 def measure(name: str, **options: Any) -> dict[str, Any]:

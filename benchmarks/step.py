@@ -4,17 +4,17 @@ What enters: inputs that are already on the device. What leaves, each as the med
 rounds in which all variants take turns, so that a noisy machine is noisy for all of them:
 
     step    time of `take_step` with a backbone, in units of bce's: partly as it is by default on
-            pretrained weights, without averaged weights, with the averaged model as its teacher,
-            and as it begins with random weights; and how often a step makes the host wait for the
-            GPU, by the profiler, less what that waits by itself
+            pretrained weights, where the averaged model is its teacher, and on random ones; taught
+            by itself, with averaged weights and without; and how often a step makes the host wait
+            for the GPU, by the profiler, less what that waits by itself
     q       the same with a linear layer on 256 features and 80, 374, 5,000, 100,000 labels, partly
             with a share q of the unknown entries, in units of partly with all of them
 
 A line each on the terminal, and benchmarks/results/step.json, with an entry for each device.
 
-    python benchmarks/step.py                           ResNet-50 on a GPU, a small network on a CPU
-    python benchmarks/step.py --backbone resnet50 --size 448 --batch-size 64
-    python benchmarks/step.py --compile --labels        the model compiled, and nothing about q
+    python benchmarks/step.py                           ResNet-50, or small:32 on a CPU
+    python benchmarks/step.py --backbone resnet50 --size 448 --batch-size 64 --no-compile
+    python benchmarks/step.py --labels                  nothing about q
     python benchmarks/step.py --quick                   some seconds, nothing is written
 """
 
@@ -39,16 +39,17 @@ from partly.training import State, start, take_step
 RESULTS = Path(__file__).parent / "results" / "step.json"
 LABELS = (80, 374, 5_000, 100_000)
 FEATURES = 256
-PRETRAINED = {"surprise": 0.0, "teacher": "self"}
-TAUGHT = PRETRAINED | {"teacher": "average"}
+SELF = {"surprise": 0.0, "teacher": "self"}
+PRETRAINED = {"surprise": 0.0, "teacher": "average"}
+TRAINED = "batch norm trained"
 VARIANTS: dict[str, dict[str, Any]] = {
     "bce": {"method": "bce"},
-    "partly": {"options": PRETRAINED},
-    "partly, batch norm trained": {"options": PRETRAINED, "batch_norm": "train"},
-    "partly without averaged weights": {"options": PRETRAINED, "ema": 0.0, "batch_norm": "train"},
-    "partly, teacher=average": {"options": TAUGHT},
-    "partly, teacher=average, batch norm trained": {"options": TAUGHT, "batch_norm": "train"},
-    "partly, random weights: surprise=1:0": {"batch_norm": "train"},
+    "partly, as on pretrained weights": {"options": PRETRAINED},
+    f"partly, as on pretrained weights, {TRAINED}": {"options": PRETRAINED, "batch_norm": "train"},
+    "partly, as on random weights": {"batch_norm": "train"},
+    "partly, teacher=self": {"options": SELF},
+    f"partly, teacher=self, {TRAINED}": {"options": SELF, "batch_norm": "train"},
+    "partly, teacher=self, ema=0": {"options": SELF, "ema": 0.0, "batch_norm": "train"},
 }
 
 
@@ -67,7 +68,7 @@ def image_states(
     table = LabelTable.from_dense(labels, paths=[f"{row}.jpg" for row in range(batch_size)])
     states = {}
     for name, choices in VARIANTS.items():
-        if compiled and "trained" in name:
+        if compiled and TRAINED in name:
             continue  # a minute each; they cost what the others do
         config = Config(
             backbone=backbone, weights="none", image_size=size, batch_size=batch_size,
@@ -148,43 +149,46 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backbone", help="resnet50 on a GPU, small:32 on a CPU")
     parser.add_argument("--size", type=int, help="448 on a GPU, 48 on a CPU")
-    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--batch-size", type=int, help="128 on a GPU, 64 on a CPU")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--labels", type=int, nargs="*", default=LABELS)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument(
+        "--compile", action=argparse.BooleanOptionalAction, help="the model; by default on a GPU"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="small; nothing is written")
     options = parser.parse_args()
-    device, batch_size = options.device, options.batch_size
-    small = options.quick or device == "cpu"
+    device, gpu = options.device, options.device != "cpu"
+    small = options.quick or not gpu
+    batch_size = options.batch_size or (64 if small else 128)
+    compiled = not small if options.compile is None else options.compile
     backbone = options.backbone or ("small:32" if small else "resnet50")
     size = options.size or (48 if small else 448)
     if options.quick:
         options.rounds, options.steps, options.labels = 1, 2, LABELS[:2]
-    states = image_states(backbone, size, batch_size, device, options.compile)
-    on = next(iter(states.values())).device
-    inputs = torch.randn(batch_size, 3, size, size, device=on)
-    if on.type == "cuda":
+    states = image_states(backbone, size, batch_size, device, compiled)
+    inputs = torch.randn(batch_size, 3, size, size, device=device)
+    if gpu:
         inputs = inputs.contiguous(memory_format=torch.channels_last)
     found: dict[str, Any] = {"step": measure(states, inputs, options.rounds, options.steps)}
     show("step", found["step"])
-    if on.type == "cuda":
+    if gpu:
         for name, state in states.items():
             found["step"][name]["host_waits_in_5_steps"] = waits(state, inputs)
             print(f"{name}: the host waits {found['step'][name]['host_waits_in_5_steps']} times")
     del states
     found["q"] = {}
     for labels in options.labels:
-        seen = torch.randn(batch_size, FEATURES, device=on)
+        seen = torch.randn(batch_size, FEATURES, device=device)
         found["q"][labels] = measure(
             linear_states(labels, batch_size, device), seen, options.rounds, options.steps
         )
         show(f"{labels:,} labels", found["q"][labels])
     if options.quick:
         return
-    machine = torch.cuda.get_device_name() if on.type == "cuda" else platform.machine()
-    compiled = ", compiled" if options.compile else ""
+    machine = torch.cuda.get_device_name() if gpu else platform.machine()
+    how = ", compiled" if compiled else ""
     entry = found | {
         "command": command(),
         "cores": os.cpu_count(),
@@ -192,7 +196,7 @@ def main() -> None:
         "rounds": options.rounds,
         "steps": options.steps,
     }
-    keep(RESULTS, f"{machine}, {backbone}, {size} px, batch {batch_size}{compiled}", entry)
+    keep(RESULTS, f"{machine}, {backbone}, {size} px, batch {batch_size}{how}", entry)
 
 
 def show(title: str, measured: dict[str, Any]) -> None:

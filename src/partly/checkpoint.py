@@ -94,6 +94,8 @@ def load(path: Path) -> dict[str, Any]:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except OSError as error:
         raise RunError(f"cannot read checkpoint {path}: {reason(error)}") from None
+    except MemoryError:
+        raise
     except Exception:  # whatever torch makes of such a file
         raise RunError(
             f"cannot read checkpoint {path}: it is damaged, or no checkpoint; begin anew elsewhere"

@@ -191,6 +191,8 @@ def train(
                 checkpoint.append_line(own_folder / runs.METRICS, metric)
             save()
             progress.epoch(metric, config.epochs)
+            if told_to_end():
+                raise SystemExit(processes.TERMINATED)
         if state.best_epoch:
             progress.say(
                 f"epoch {state.best_epoch} is kept: the last that is not clearly below the best"
