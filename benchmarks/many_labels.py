@@ -224,8 +224,11 @@ def main() -> None:
     images = options.images or (200_000 if gpu else 2_000 if quick else 20_000)
     batches = options.batch or ([1024, 4096] if gpu else [256])
     epochs, seeds = (2, 1) if quick else (options.epochs, options.seeds)
-    shares = options.q or ([1.0, 0.01] if gpu else [1.0, 0.1, 0.01])
-    momenta = options.momentum or ([0.0, 0.9] if gpu and not quick else [])
+    shares, momenta = options.q, options.momentum
+    if shares is None:
+        shares = [1.0, 0.01] if gpu else [1.0, 0.1, 0.01]
+    if momenta is None:
+        momenta = [0.0, 0.9] if gpu and not quick else []
     table = draw(images, labels, features, 1, options.device)
     test = draw(images // 20, labels, features, 2, options.device)
     sizes = {"labels": labels, "features": features, "images": images, "positives": table.known}
@@ -250,7 +253,7 @@ def main() -> None:
             sampled.BETAS = ours
             name = f"batch {batch}, q {q:g}" + ("" if beta is None else f", β₁ {beta:g}")
             note(name, batch, summarise(every))
-    if gpu and not quick:
+    if gpu and not quick and options.labels is None:
         table = draw(images, 1_000_000, 512, 1, options.device)
         test = draw(images // 20, 1_000_000, 512, 2, options.device)
         one = run(table, test, 0.01, 1024, 2, 0, device=options.device)

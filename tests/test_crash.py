@@ -196,9 +196,36 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has(folder, tmp_path, undistur
     saved = torch.load(run / runs.CHECKPOINT, weights_only=True)
     steps = torch.load(undisturbed("disk") / runs.CHECKPOINT, weights_only=True)["step"] // EPOCHS
     assert saved["step"] > steps
-    assert saved["step"] % steps
     partly_works(*arguments)
     assert_same_end(run, undisturbed("disk"))
+
+
+ASKED_TO_END = """
+import os, signal, sys
+from partly.processes import sigterm_noted
+
+with sigterm_noted() as has_come:
+    assert not has_come()
+    for _ in range(int(sys.argv[1])):
+        os.kill(os.getpid(), signal.SIGTERM)
+    print("went on", has_come() if sys.argv[2] == "asks" else "")
+print("to the end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "does", "said", "code"),
+    [
+        (1, "asks", "went on True\nto the end\n", 0),
+        (1, "does not", "went on \n", -signal.SIGTERM),  # the wish is not forgotten
+        (2, "asks", "", -signal.SIGTERM),
+        (0, "does not", "went on \nto the end\n", 0),
+    ],
+)
+def test_a_wish_to_end_is_answered_or_obeyed(times, does, said, code):
+    script = [sys.executable, "-u", "-c", ASKED_TO_END, str(times), does]
+    ended = subprocess.run(script, env=environment(), capture_output=True, text=True, check=False)
+    assert (ended.stdout, ended.returncode) == (said, code), ended.stderr
 
 
 # Dies by its own hand just before the n-th time that this file would take its place.

@@ -29,7 +29,6 @@ from builders import (
 )
 from partly import checkpoint, distributed, runs
 from partly.distributed import Shard
-from partly.errors import ConfigError
 
 PATIENCE = 300  # seconds until a slow machine is taken for a hung one
 TESTS = Path(__file__).parent
@@ -218,7 +217,7 @@ def test_a_killed_rank_is_started_again(victim, data, undisturbed, tmp_path):
     """At whatever step it dies, and whatever it is writing."""
     run = tmp_path / "run"
     last = end_of(undisturbed)["step"]
-    doomed = random.randint(1, last - 20)
+    doomed = random.randint(1, last // 2)
     print(f"killed once step {doomed} of {last} is in the checkpoint")
     process = start(torchrun(2, *training_of(data, run), **{"max-restarts": 2}))
     wait_for(lambda: step_of(run) >= doomed, process)
@@ -402,13 +401,6 @@ def test_nccl_is_for_ranks_with_a_gpu_each(gpus, backend):
     with ThreadPoolExecutor(3) as pool:
         said = list(pool.map(lambda own: distributed._backend(store, own, 3, gpus[own]), range(3)))
     assert said == [backend] * 3
-
-
-def test_one_gpu_is_not_for_all_ranks(monkeypatch):
-    assert distributed.device_name("cuda:1") == "cuda:1"
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ConfigError, match=r"cuda:1 would be that of every rank"):
-        distributed.device_name("cuda:1")
 
 
 def test_a_norm_with_an_activation_inside_keeps_it():

@@ -461,6 +461,12 @@ def test_rows_of_scipy_do_as_well_as_those_of_a_table() -> None:
     top = [[2, 0], [1, 0]]
     for positives in (matrix, ranking.entries(table, 1)):
         assert ranking.precision_at_k(top, positives).tolist() == [0.5, 0.75]
+    for wrong, message in (
+        (csr_matrix(table.dense()), "values that are not above 0"),
+        (matrix.tocsc(), "compressed by csc, not by rows"),
+    ):
+        with pytest.raises(LabelError, match=f"positives .*{message}"):
+            ranking.precision_at_k(top, wrong)
 
 
 ONE = Entries(np.array([0, 1]), np.array([0]))

@@ -376,3 +376,14 @@ def test_where_no_negative_is_known_the_first_labels_of_images_count(tmp_path):
     best = labels[250:][np.arange(150), probabilities.argmax(axis=1)]
     assert measured["positives"]["P@1"] == pytest.approx(best.mean())
     assert "P@1" not in measured["both"]
+
+
+def test_a_test_part_of_which_nothing_is_known_says_nothing(tmp_path):
+    rows, labels = problem(400)
+    parts = {"X_train": rows[:250], "Y_train": labels[:250], "X_test": rows[250:]}
+    np.savez(tmp_path / "data.npz", **parts, Y_test=np.full((150, 4), -1))
+    partly_works("train", tmp_path / "data.npz", "--out", tmp_path / "run", "--epochs", 1)
+    assert "NaN" not in (tmp_path / "run" / runs.EVALUATION).read_text()
+    measured = checkpoint.read_json(tmp_path / "run" / runs.EVALUATION)["metrics"]
+    assert measured["mAP"] is None
+    assert "P@1" not in measured

@@ -6,7 +6,6 @@ leaves in its old or its new form, and that is read back without running anythin
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,8 +31,7 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         why = reason(error)
         if "inline_container" in why:
-            left = shutil.disk_usage(path.parent).free
-            why = f"the disk may be full ({left / 1e6:,.1f} MB are left)"
+            why = "the disk may be full"
         raise RunError(f"cannot write {path}: {why}") from None
     finally:
         with suppress(OSError):
@@ -96,10 +94,9 @@ def load(path: Path) -> dict[str, Any]:
         raise RunError(f"cannot read checkpoint {path}: {reason(error)}") from None
     except MemoryError:
         raise
-    except Exception:  # whatever torch makes of such a file
-        raise RunError(
-            f"cannot read checkpoint {path}: it is damaged, or no checkpoint; begin anew elsewhere"
-        ) from None
+    except Exception as error:  # whatever torch makes of such a file
+        why = reason(error).splitlines()[0]
+        raise RunError(f"cannot read checkpoint {path}: it may be damaged ({why})") from None
 
 
 def save_sharded(
@@ -154,12 +151,12 @@ def load_sharded(
 
 def check_folder(path: Path) -> None:
     """Say before any work that a folder cannot be made, or not be written to. Nothing is left."""
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
     try:
+        there = next(one for one in (path, *path.absolute().parents) if one.exists())
         with tempfile.TemporaryDirectory(prefix=".partly-", dir=there):
             pass
     except OSError as error:
-        raise RunError(f"cannot write to {path}: {reason(error)}") from None
+        raise RunError(f"cannot create folder {path}: {reason(error)}") from None
 
 
 def make_folder(path: Path) -> None:

@@ -20,7 +20,7 @@ from partly import __version__, options
 from partly.errors import ConfigError, PartlyError, ToldElsewhere, raise_if
 
 INTERRUPTED = (130, 143)  # the exit codes of Ctrl-C and, where a command answers it, of SIGTERM
-FOR_RANKS = "train"  # the command that several share
+SHARED = "train"  # the command that several ranks do together
 
 app = typer.Typer(
     help="Train multi-label classifiers from partly labelled data.",
@@ -109,7 +109,7 @@ def version(
     if show:
         print(f"partly {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand not in (None, FOR_RANKS):
+    if context.invoked_subcommand not in (None, SHARED):
         _refuse_ranks(context.invoked_subcommand)
 
 

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from partly import draws
-from partly.errors import ConfigError, PartlyError, RunError, ToldElsewhere
+from partly.errors import PartlyError, RunError, ToldElsewhere
 
 Result = TypeVar("Result")
 BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
@@ -106,10 +106,6 @@ def has_the_word(problem: str) -> bool:
 
 def device_name(name: str) -> str:
     """The device of this rank: each has a GPU of its own where there are GPUs."""
-    if launched() and name.startswith("cuda:"):
-        raise ConfigError(
-            f"device {name} would be that of every rank: say cuda, and each has its own"
-        )
     if launched() and torch.cuda.is_available() and name in ("auto", "cuda"):
         return f"cuda:{_number('LOCAL_RANK', 0) % torch.cuda.device_count()}"
     return name

@@ -137,6 +137,7 @@ def sigterm_noted() -> Iterator[Callable[[], bool]]:
     """In here SIGTERM, unless it comes twice, is left to whoever asks whether it came: a process
     that has something to save first. One of several is to end at once, and does."""
     came: list[int] = []
+    asked = 0  # how many of those whoever asks knows of
     here = (
         threading.current_thread() is threading.main_thread()
         and not multiprocessing.parent_process()
@@ -149,11 +150,18 @@ def sigterm_noted() -> Iterator[Callable[[], bool]]:
         came.append(number)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    def has_come() -> bool:
+        nonlocal asked
+        asked = len(came)
+        return bool(came)
+
     signal.signal(signal.SIGTERM, note)
     try:
-        yield lambda: bool(came)
+        yield has_come
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if len(came) > asked:  # nobody has asked since
+            signal.raise_signal(signal.SIGTERM)
 
 
 def _exit_as_terminated(number: int, frame: object) -> None:

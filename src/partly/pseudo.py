@@ -7,14 +7,14 @@ B in a batch.
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from partly.labels import POSITIVE, UNKNOWN, LabelTable
-from partly.metrics import average_precision
+from partly.ranking import streamed_average_precision
 from partly.stores import PseudoLabels
 
 __all__ = [
@@ -126,63 +126,48 @@ def chance_by_count(
     return (chance / mean.clamp(min=SMALLEST) * c_positive.mean()).clamp(max=0.98)
 
 
-class Hidden(NamedTuple):
-    """Entries of some images that a study has hidden.
-
-    rows [B] and columns [C], ascending: where they are. answers [B, C]: the truth of the hidden
-    ones, UNKNOWN elsewhere.
-    """
-
-    rows: np.ndarray
-    columns: np.ndarray
-    answers: np.ndarray
+def hidden(known: LabelTable, truth: LabelTable, rows: np.ndarray) -> np.ndarray:
+    """What a study has hidden of these images [B, L]: the truth of what is unknown in `known`."""
+    return np.where(known.dense(rows) == UNKNOWN, truth.dense(rows), np.int8(UNKNOWN))
 
 
-def hidden(known: LabelTable, truth: LabelTable, size: int) -> Iterator[Hidden]:
-    """What is unknown in `known` and known in `truth`, so many entries of tables at a time."""
-    for rows in np.array_split(np.arange(len(known)), -(-len(known) * len(known.names) // size)):
-        columns = np.unique(truth.cells(rows)[0] % len(truth.names))
-        if not len(columns):
-            continue
-        answers = truth.dense(rows, columns)
-        answers[known.dense(rows, columns) != UNKNOWN] = UNKNOWN
-        yield Hidden(rows, columns, answers)
-
-
-def audit(blocks: Iterable[tuple[Hidden, np.ndarray]], labels: int) -> dict[str, Any]:
+def audit(blocks: Iterable[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
     """How good pseudo-labels are where a study has hidden the truth.
 
-    blocks: what was `hidden`, and the pseudo-labels [B, C] there. Per label and overall: average
-    precision, mean absolute error, mean pseudo-label and true share of positives.
+    blocks: pseudo-labels [B, L] and what was `hidden` of the same images, a part of all after the
+    other; memory is that of a part. Per label and overall: average precision, mean absolute error,
+    mean pseudo-label and true share of positives.
+
+    >>> audit([(np.array([[0.9], [0.6]]), np.array([[1], [0]]))])["mean_absolute_error"]
+    0.35
     """
-    parts = []
-    for (_, columns, answers), values in blocks:
-        lines, places = np.nonzero(answers != UNKNOWN)
-        parts.append((columns[places], values[lines, places], answers[lines, places]))
-    if not sum(len(label) for label, _, _ in parts):
+    sums = np.zeros((4, 1))  # of each label: entries, errors, pseudo-labels, positives
+
+    def counted() -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        nonlocal sums
+        for values, answers in blocks:
+            where = answers != UNKNOWN
+            parts = (where, np.abs(values - answers), values, answers)
+            sums = sums + np.array([part.sum(0, np.float64, where=where) for part in parts])
+            yield values, answers
+
+    precision = streamed_average_precision(counted())
+    entries = sums[0].sum()
+    if not entries:
         return {"hidden_entries": 0}
-    label, value, answer = (np.concatenate(every) for every in zip(*parts, strict=True))
-    error, counts = np.abs(value - answer), np.bincount(label, minlength=labels)
-
-    def by_label(numbers: np.ndarray) -> list[float]:
-        sums = np.bincount(label, numbers, minlength=labels)
-        return list((sums / np.maximum(counts, 1)).tolist())
-
-    precision = np.full(labels, np.nan)
-    for one in np.split(np.argsort(label, kind="stable"), np.cumsum(counts)[:-1]):
-        if len(one):
-            precision[label[one[0]]] = average_precision(value[one, None], answer[one, None])[0]
     scored = np.isfinite(precision)
+    _, error, believed, share = sums / np.maximum(sums[0], 1)
+    overall = [float(each.sum() / entries) for each in sums]
     return {
-        "hidden_entries": len(label),
+        "hidden_entries": int(entries),
         "mAP": float(precision[scored].mean()) if scored.any() else None,
-        "mean_absolute_error": float(error.mean(dtype=np.float64)),
-        "mean_pseudo_label": float(value.mean(dtype=np.float64)),
-        "share_positive": float(answer.mean()),
+        "mean_absolute_error": overall[1],
+        "mean_pseudo_label": overall[2],
+        "share_positive": overall[3],
         "by_label": {
             "average_precision": [float(v) if np.isfinite(v) else None for v in precision],
-            "mean_absolute_error": by_label(error),
-            "mean_pseudo_label": by_label(value),
-            "share_positive": by_label(answer),
+            "mean_absolute_error": error.tolist(),
+            "mean_pseudo_label": believed.tolist(),
+            "share_positive": share.tolist(),
         },
     }

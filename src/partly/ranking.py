@@ -28,6 +28,7 @@ from partly.metrics import Array, FloatArray
 ON_DEVICE = 2**22  # entries of the columns that a device sorts together, in some 70 bytes each
 PIECE = 2**22  # entries of the images whose scores are written together
 NARROW = ("bfloat16", "float16", "float32")  # scores that float32 holds
+FEWEST = 3  # training images, for a label's chance to be missed
 IMAGES = 2**16  # of which the labels with the highest scores are looked up together
 
 Measure = Callable[[Any, Any], FloatArray]  # of each column of scores and labels [N, L] by itself
@@ -482,8 +483,8 @@ def label_propensities(
         problems.append(f"train_positives must be counts [L], not {counts.dtype} {counts.shape}")
     elif not np.all((counts >= 0) & (counts <= images)):
         problems.append(f"train_positives must lie between 0 and the number of images, {images}")
-    if images < 3:
-        problems.append(f"propensities need 3 training images or more, not {images}")
+    if images < FEWEST:
+        problems.append(f"propensities need {FEWEST} training images or more, not {images}")
     raise_if(problems, DataError)
     scale = (np.log(images) - 1) * (b + 1) ** a
     return np.asarray(1 / (1 + scale * (counts + b) ** -a), np.float64)
@@ -600,7 +601,11 @@ def _checked_top(top: npt.ArrayLike, positives: Entries, negatives: Entries | No
     return first.astype(np.int64)
 
 
-def _faults(name: str, entries: Entries, images: int) -> list[str]:
+def _faults(name: str, entries: Any, images: int) -> list[str]:
+    if getattr(entries, "format", "csr") != "csr":
+        return [f"{name} are compressed by {entries.format}, not by rows: give .tocsr()"]
+    if not (np.asarray(getattr(entries, "data", 1)) > 0).all():
+        return [f"{name} have values that are not above 0: give (matrix > 0)"]
     if not (hasattr(entries, "indptr") and hasattr(entries, "indices")):
         kind = type(entries).__name__
         return [f"{name} are ranking.entries(table, value), or have indptr and indices, not {kind}"]

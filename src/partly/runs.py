@@ -492,11 +492,11 @@ def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
     """What the run in this folder says about itself, if it shall go on; nothing for a new one."""
     if folder is None:
         return {}
+    checkpoint.check_folder(folder)
     if resume and (folder / CONFIG).exists():
         return checkpoint.read_json(folder / CONFIG)
     if any((folder / name).exists() for name in RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
-    checkpoint.check_folder(folder)
     return {}
 
 

@@ -124,8 +124,7 @@ def _early(config: Config, setting: str | None, out: Path) -> Setting | None:
     if config.backbone is not None:
         models.check_name(config.backbone)
     runs.choose_device(config.device)
-    if any(place.is_file() for place in (out, *out.parents)):
-        checkpoint.make_folder(out)  # which says why it cannot be
+    checkpoint.check_folder(out)
     return None if setting is None else Setting.parse(setting)
 
 
@@ -168,7 +167,7 @@ def _evaluate(
         found = metrics.evaluate(
             seen, table.dense(), train_positives=train_positives, thresholds=predictor.thresholds
         )
-        if not (table.values == NEGATIVE).any():  # then AP says nothing
+        if table.known and (table.values == POSITIVE).all():  # then AP says nothing
             best = torch.from_numpy(seen).topk(min(judging.FIRST, seen.shape[1]), dim=1).indices
             found |= _among_the_first(predictor, table, best.numpy())
         if folder is not None:
@@ -202,19 +201,18 @@ def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray
 
 def _among_the_first(
     predictor: runs.Predictor, table: LabelTable, top: np.ndarray
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """P@k and PSP@k, where rare labels count for more, of the first labels [N, k] of each image."""
     positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
-    shares = ranking.label_propensities(
-        np.array(predictor.config["label_counts"]["positive"]), predictor.config["images"]
-    )
-    plain = ranking.precision_at_k(top, positives, given)
-    fair = ranking.propensity_scored_precision_at_k(top, positives, shares)
-    named = {"P": plain, "PSP": fair}
-    return {
-        f"{name}@{k + 1}": float(v[k]) for name, v in named.items() for k in (0, 2, 4) if k < len(v)
-    }
+    named = {"P": ranking.precision_at_k(top, positives, given)}
+    config = predictor.config
+    if config["images"] >= ranking.FEWEST:  # to tell how likely a label is to be missed
+        counts = np.array(config["label_counts"]["positive"])
+        shares = ranking.label_propensities(counts, config["images"])
+        named["PSP"] = ranking.propensity_scored_precision_at_k(top, positives, shares)
+    found = {f"{name}@{k}": v[k - 1] for name, v in named.items() for k in (1, 3, 5) if k <= len(v)}
+    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
 
 
 def evaluate_run(

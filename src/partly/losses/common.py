@@ -25,8 +25,10 @@ def check_logits(logits: Tensor) -> None:
         raise ConfigError(f"logits are a tensor of real numbers [images, labels], not {kind}")
 
 
-def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> float:
-    """An option that is a number between these."""
+def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> Any:
+    """An option that is a number between these. Tensors are taken as they are, unseen."""
+    if isinstance(value, Tensor):
+        return value
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -101,9 +101,9 @@ def csl(
     tensor([[0.6931, 0.3466, 0.0433]])
     """
     check_shapes(logits, labels)
-    gammas = {"positive": gamma_positive, "negative": gamma_negative, "unknown": gamma_unknown}
-    for name, gamma in gammas.items():
-        within(f"gamma_{name}", gamma)
+    gamma_positive = within("gamma_positive", gamma_positive)
+    gamma_negative = within("gamma_negative", gamma_negative)
+    gamma_unknown = within("gamma_unknown", gamma_unknown)
     x, clip = working(logits), within("clip", clip, 0, 1)
     _, _, unknown = masks(labels)
     kept = ~largest(x.detach(), unknown, likely * len(x))
