@@ -63,6 +63,11 @@ def works(command: list[str]) -> str:
     return said
 
 
+def told(said: str) -> list[str]:
+    """What partly found wrong; torchrun says it again, below its own traceback."""
+    return [line for line in said.splitlines() if line.startswith("partly: ")]
+
+
 # --- agreement -----------------------------------------------------------------------------------
 
 
@@ -225,7 +230,7 @@ def test_a_killed_rank_is_started_again(victim, data, undisturbed, tmp_path):
     os.kill(workers(process.pid)[victim], signal.SIGKILL)
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, said
-    assert "Signal 9 (SIGKILL)" in said or "exitcode: -9" in said, said
+    assert "goes on after step" in said, said  # so it died before it was done, and all began again
     assert said.count(f"epoch {EPOCHS}/{EPOCHS} ") == 1
     assert_same_end(run, undisturbed)
 
@@ -235,7 +240,7 @@ def test_ranks_that_are_started_again_do_not_take_over_another_run(data, undistu
     process = start(torchrun(2, *training_of(data, undisturbed), **{"max-restarts": 1}))
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
-    assert said.count("already holds a run") == 2  # once each time
+    assert len([line for line in told(said) if "already holds a run" in line]) == 2  # each time
     assert {path: path.read_bytes() for path in undisturbed.iterdir()} == before
 
 
@@ -255,7 +260,7 @@ def test_ranks_with_other_choices_are_refused(option, name, data, tmp_path):
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert name in said
-    assert said.count("all ranks have to see the same") == 1
+    assert len([line for line in told(said) if "all ranks have to see the same" in line]) == 1
     assert not (tmp_path / "run" / runs.METRICS).exists()
 
 
@@ -280,7 +285,7 @@ def test_what_is_wrong_is_said_once(tmp_path):
         process = start(torchrun(2, *command, "--backbone", "small:4", *more))
         said, _ = process.communicate(timeout=PATIENCE)
         assert process.returncode != 0
-        lines = [line for line in said.splitlines() if line.startswith("partly: ")]
+        lines = told(said)
         assert len(lines) == len(set(lines))
         assert any(words in line for line in lines)
         assert words in said.split("Root Cause")[1]  # by torchrun, below its own traceback
