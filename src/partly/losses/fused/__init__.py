@@ -52,6 +52,7 @@ TARGETS = ("posterior", "prediction")
 SHARES = ("all", "known", "off")
 READINGS = ("text", "printed", "off")
 MODULES = {"triton": "kernels", "compiled": "closed"}
+NUMBERS = (float, int, type(None))  # beside tensors; to ask for those takes longer
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
 
@@ -177,18 +178,14 @@ def partly(
     _check(logits, tables, words)
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
-    numeric = isinstance(focus, Real)
-    focus = within("focus", focus) if numeric else _one_a_label("focus", focus, logits)
+    sharpness = _focus(focus, logits)
     chance = None if chance is None else _one_a_label("chance", chance, logits)
-    attentive = isinstance(focus, Tensor) or focus != 0
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own = weight / q if q else 0.0
-    options = {
-        "attentive": attentive, "targets": targets, "share": share, "gamma": gamma, "store": store,
-    }  # fmt: skip
+    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (
-        labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis,
+        labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
         weight, own, float(factor),
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
@@ -208,8 +205,8 @@ def partly(
     terms = entropy.consistent(
         x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
-    if attentive:
-        terms = terms * attend(expected, focus)
+    if sharpness is not None:
+        terms = terms * attend(expected, sharpness)
     if emphasis is not None:
         terms = terms * emphasis
     return factor * terms.mean(), None if store is None else pack(belief, store)
@@ -309,7 +306,7 @@ def _answer(
     function, labels = getattr(_module(backend), name), inputs[0]
     if labels.dtype == torch.bool:  # a kernel would read -1, beyond a table's edge, as true
         inputs = (labels.view(torch.int8), *inputs[1:])
-    ready = [value.contiguous() if isinstance(value, Tensor) else value for value in inputs]
+    ready = [value if isinstance(value, NUMBERS) else value.contiguous() for value in inputs]
     answer: Answer = _on_device_of(logits, function, logits.contiguous(), *ready, **options)
     return answer
 
@@ -352,6 +349,13 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
         return gradient.mul_(slope)
     scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, gradient, slope)
     return scaled
+
+
+def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
+    """One number, or one a label; None where it is 0, and all entries count alike."""
+    if isinstance(value, (float, int, Real)):  # what it mostly is first: to ask for Real takes long
+        return within("focus", value) or None
+    return _one_a_label("focus", value, logits)
 
 
 def _one_a_label(name: str, value: ArrayLike | Tensor, logits: Tensor) -> Tensor:
