@@ -13,7 +13,6 @@ with an entry for each size.
 import argparse
 import os
 import platform
-import resource
 import time
 import tracemalloc
 from collections.abc import Callable
@@ -24,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from kept import command, keep
+from memory import resident
 from partly.hiding import hide
 from partly.labels import LabelTable
 
@@ -109,7 +109,7 @@ def main() -> None:
             f"{name:8} {numbers['seconds']:7.3f} s  {numbers['ratio_to_floor']:6.2f} × floor  "
             f"peak {numbers['peak_mib']:8.1f} MiB"
         )
-    process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    process = resident("VmHWM") / MEBIBYTE
     dense = options.images * options.labels / MEBIBYTE
     print(f"peak of the whole process {process:.0f} MiB; dense labels would take {dense:.0f} MiB")
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from builders import feature_table, picture_table
-from partly import checkpoint, distributed, runs, training
+from partly import checkpoint, distributed, judging, runs, training
 from partly.config import Config
 from partly.hiding import hide
 from partly.labels import LabelTable
@@ -116,6 +116,7 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
     """Of every case: losses, a gradient, weights, what was remembered of each image, how it was
     judged."""
     torch.backends.cudnn.allow_tf32 = False  # on a GPU: nothing is to be compared to three digits
+    judging.AUDITED = 300  # entries, so that an audit has several parts
     data, ended = tables(folder / "pictures"), {}
     for case, (kind, setting, config) in CASES.items():
         known = hide(data[kind], setting, seed=1)
@@ -150,6 +151,7 @@ def finish(folder: Path, name: str) -> dict[str, Any]:
             "thresholds": torch.tensor([] if fitted is None else fitted),
             "few": torch.from_numpy(probabilities_of_few(predictor, known)),
             "judged": runs.read_lines(run / runs.METRICS),
+            "audit": runs.read_lines(run / runs.AUDIT),
         }
     met = distributed.described() if distributed.world() > 1 else ""
     return ended | {"gathered": gathered(), "met": met}

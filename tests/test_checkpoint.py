@@ -25,8 +25,19 @@ class Malice:
         return Path.touch, (self.path,)
 
 
-@pytest.mark.parametrize("error", [KeyError("x"), OSError(28, "No space left on device")])
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
+TORCH = "[enforce fail at inline_container.cc:746] . "
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (KeyError("x"), ""),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (RuntimeError(TORCH + "unexpected pos 64 vs 0"), "the disk may be full"),
+        (RuntimeError(TORCH + "open file failed with strerror: Not allowed"), "Not allowed"),
+    ],
+)
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, error, why):
     path = tmp_path / "file.txt"
     checkpoint.write_text(path, "old")
 
@@ -38,8 +49,8 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, error):
         checkpoint.write_atomically(path, fail)
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
-    if isinstance(error, OSError):
-        assert str(caught.value) == f"cannot write {path}: No space left on device"
+    if not isinstance(error, KeyError):
+        assert str(caught.value) == f"cannot write {path}: {why}"
 
 
 WRITERS = {

@@ -337,6 +337,13 @@ def test_a_bad_option_is_refused_before_an_image_is_opened(tmp_path, monkeypatch
         (["evaluate", "{home}/run", "{home}/data.npz", "--part", "dev"], "no part 'dev'"),
         (["predict", "{home}/run", "{tmp}/none"], "no data at"),
         (["predict", "{home}/run", "{home}/data.npz", "--out", "{home}/data.npz/x"], "cannot"),
+        (["compare", "{home}/data.npz", "--out", "{home}/data.npz/x"], "cannot create folder"),
+        (["pack", "{home}/data.npz", "--out", "{home}/data.npz/x"], "cannot create folder"),
+        (["check", "{home}/data.npz", "--out", "{home}/data.npz/x"], "cannot create folder"),
+        (
+            ["suggest", "{home}/run", "{home}/data.npz", "--out", "{home}/data.npz/x.csv"],
+            "cannot create folder",
+        ),
         (["predict", "{home}/run", "{home}/data.npz", "--out", "{tmp}"], "cannot write"),
         (["check", "{tmp}/none.csv"], "no data at"),
         (["check", "{tmp}"], "no known format"),

@@ -1,6 +1,7 @@
 """`kill -9`, and what `--resume` makes of it: the end of a run that was never disturbed."""
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -100,19 +101,23 @@ def amid(epochs: int, changes: int) -> Moment:
     return reached
 
 
-def kill_at(moment: Moment, run: Path, *arguments: object, by: int = signal.SIGKILL) -> int:
-    """Start `partly`, wait for the moment, kill -9, or by another signal; how it ended."""
+def kill_at(
+    moment: Moment, run: Path, *arguments: object, by: int = signal.SIGKILL, all_of_it: bool = False
+) -> int:
+    """Start `partly`, wait for the moment, kill -9, or by another signal, it alone or with its
+    workers; how it ended."""
     with (run.parent / "output.txt").open("ab") as output:
         process = subprocess.Popen(
-            command(*arguments), env=environment(), stdout=output, stderr=output
-        )
+            command(*arguments), env=environment(), stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
     deadline = time.monotonic() + PATIENCE
     try:
         while not moment(run):
             in_time = process.poll() is None and time.monotonic() < deadline
             assert in_time, f"never came so far:\n{(run.parent / 'output.txt').read_text()}"
             time.sleep(0.001)
-        process.send_signal(by)
+        (os.killpg if all_of_it else os.kill)(process.pid, by)
         process.wait(PATIENCE)
     finally:
         process.kill()
@@ -180,7 +185,8 @@ def test_rows_on_disk_are_those_of_the_checkpoint(folder, tmp_path, undisturbed)
     run = tmp_path / "run"
     arguments = ["train", data_of("disk", folder), "--out", run, "--resume", *CASES["disk"]]
     for moment, steps in ((amid(1, 2), 0), (amid(2, 4), 7)):
-        kill_at(moment, run, *arguments, "--checkpoint-steps", steps)
+        died = kill_at(moment, run, *arguments, "--checkpoint-steps", steps)
+        assert died == -signal.SIGKILL
     partly_works(*arguments)
     assert_same_end(run, undisturbed("disk"))
     assert [*result(run)["rows on disk"]] == ["pseudo_labels-0-of-1.rows"]
@@ -200,32 +206,78 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has(folder, tmp_path, undistur
     assert_same_end(run, undisturbed("disk"))
 
 
-ASKED_TO_END = """
-import os, signal, sys
-from partly.processes import sigterm_noted
+def test_a_run_whose_workers_are_asked_to_end_too_keeps_what_it_has(folder, tmp_path, undisturbed):
+    """As `timeout` does it, and SLURM: the step it is in may want another batch of them."""
+    run = tmp_path / "run"
+    arguments = ["train", data_of("pictures", folder), "--out", run, "--resume", *CASES["pictures"]]
+    arguments += ["--workers", 2]
+    some = ["--checkpoint-steps", 3]
+    ended = kill_at(after(1, 5), run, *arguments, *some, by=signal.SIGTERM, all_of_it=True)
+    said = (tmp_path / "output.txt").read_text()
+    assert ended == 128 + signal.SIGTERM, said
+    assert "partly: interrupted; what was finished is kept" in said
+    assert "Traceback" not in said
+    partly_works(*arguments)
+    assert_same_end(run, undisturbed("pictures"))
 
-with sigterm_noted() as has_come:
+
+ASKED_TO_END = """
+import os, signal, sys, time
+from partly import processes
+
+processes.AT_ONCE = 0.2
+with processes.sigterm_noted() as has_come:
     assert not has_come()
-    for _ in range(int(sys.argv[1])):
+    for number in range(int(sys.argv[1])):
+        time.sleep(float(sys.argv[3]) if number else 0)
         os.kill(os.getpid(), signal.SIGTERM)
     print("went on", has_come() if sys.argv[2] == "asks" else "")
+    if sys.argv[2] == "asks":
+        os.kill(os.getpid(), signal.SIGTERM)
 print("to the end")
 """
 
 
 @pytest.mark.parametrize(
-    ("times", "does", "said", "code"),
+    ("times", "does", "apart", "said", "code"),
     [
-        (1, "asks", "went on True\nto the end\n", 0),
-        (1, "does not", "went on \n", -signal.SIGTERM),  # the wish is not forgotten
-        (2, "asks", "", -signal.SIGTERM),
-        (0, "does not", "went on \nto the end\n", 0),
+        (1, "asks", 0, "went on True\nto the end\n", 0),
+        (1, "does not", 0, "went on \n", -signal.SIGTERM),  # the wish is not forgotten
+        (2, "asks", 0, "went on True\nto the end\n", 0),  # torchrun hands it on, and so on
+        (2, "asks", 0.5, "", -signal.SIGTERM),
+        (0, "does not", 0, "went on \nto the end\n", 0),
     ],
 )
-def test_a_wish_to_end_is_answered_or_obeyed(times, does, said, code):
-    script = [sys.executable, "-u", "-c", ASKED_TO_END, str(times), does]
+def test_a_wish_to_end_is_answered_or_obeyed(times, does, apart, said, code):
+    script = [sys.executable, "-u", "-c", ASKED_TO_END, str(times), does, str(apart)]
     ended = subprocess.run(script, env=environment(), capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.returncode) == (said, code), ended.stderr
+
+
+LOSES_WORKERS = """
+import multiprocessing, os, signal, time
+from partly.processes import in_order, sigterm_noted
+
+def numbers():
+    yield from range(8)
+    time.sleep(1)  # by then all wait for more, one of them for all
+    for child in multiprocessing.active_children()[1:]:
+        os.kill(child.pid, signal.SIGKILL)
+    time.sleep(1)
+    yield 8
+
+with sigterm_noted():
+    list(in_order(str, numbers(), 8))
+"""
+
+
+def test_the_others_end_where_processes_of_several_are_killed():
+    """Whatever the one that started them makes of a SIGTERM."""
+    script = [sys.executable, "-c", LOSES_WORKERS]
+    ended = subprocess.run(
+        script, env=environment(), capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert "one of 8 processes was killed" in ended.stderr
 
 
 # Dies by its own hand just before the n-th time that this file would take its place.

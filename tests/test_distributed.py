@@ -117,6 +117,13 @@ def test_ranks_agree_with_one(case, alone, together):
         torch.testing.assert_close(many["rows"][name].float(), rows.float(), rtol=1e-3, atol=5e-3)
     torch.testing.assert_close(many["thresholds"], one["thresholds"], rtol=1e-3, atol=1e-3)
     torch.testing.assert_close(many["few"], one["few"], rtol=1e-4, atol=1e-4)
+    assert bool(one["audit"]) == (
+        "pseudo_labels" in " ".join(one["rows"]) and "sampled" not in case
+    )
+    for audit, other in zip(one["audit"], many["audit"], strict=True):
+        assert audit["hidden_entries"] == other["hidden_entries"] > 0
+        for name in ("mAP", "mean_absolute_error", "mean_pseudo_label"):
+            assert audit[name] == pytest.approx(other[name], abs=5e-3)
 
 
 @pytest.mark.parametrize(

@@ -803,7 +803,7 @@ def test_a_curriculum_learns_nothing_about_single_images_from_mixed_ones() -> No
         ({"every": 0}, "every 1, 2, … epochs, not every 0"),
         ({"every": 1.5}, "not every 1.5"),
         ({"positive": -3.0}, "without being both"),
-        ({"positive": "high"}, "cannot work with positive=high"),
+        ({"positive": "high"}, "positive is a number, not 'high'"),
     ],
 )
 def test_an_impossible_curriculum_is_refused(options: dict, complaint: str) -> None:
@@ -846,7 +846,15 @@ def test_role_estimates_learn_in_the_rows_of_the_batch_only() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("splc", {"margin": "wide"}, "method 'splc' cannot work with margin=wide"),
+        ("splc", {"margin": "wide"}, "margin is a number, not 'wide'"),
+        ("splc", {"margin": math.nan}, "margin lies between"),
+        ("hill", {"turning": math.nan}, "turning lies between"),
+        ("spa", {"slope_negative": -1}, "slope_negative lies between 1e-06 and"),
+        ("spa", {"scale_positive": 0}, "scale_positive lies between 1e-06 and"),
+        ("csl", {"likely": -3}, "likely lies between 0 and"),
+        ("curriculum", {"positive": math.nan}, "positive lies between"),
+        ("paper", {"m": math.nan}, "m lies between -100 and 100, not at nan"),
+        ("focal", {"gamma": 10**400}, "gamma is a number, not"),
         ("splc", {"threshold": "high"}, "threshold is a number, not 'high'"),
         ("ll-r", {"rate": "lots"}, "rate is a number, not 'lots'"),
         ("ll-cp", {"rate": 2}, "rate lies between 0 and 1, not at 2"),

@@ -6,13 +6,14 @@ import shutil
 import signal
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from builders import picture_table
-from partly import images, pixels, tars
+from partly import data, images, pixels, tars
 from partly.config import Config
 from partly.data import ImageInputs, Look, prepare, split_into_chunks
 from partly.errors import DataError
@@ -175,6 +176,23 @@ def test_a_training_says_where_its_pictures_are(table, cache):
     assert explanation == (
         f"each image is decoded once and kept at 12 px: 17.3 kB in {cache / '12-stretch'}"
     )
+
+
+def test_a_training_can_be_ended_while_its_pictures_are_decoded(table, cache, monkeypatch):
+    """There is nothing yet that it would have to save first."""
+    decode, seen = data._decoded_once, []
+
+    def noted(*given: Any) -> Any:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        return decode(*given)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(data, "_decoded_once", noted)
+    monkeypatch.setattr(data, "cores", lambda: 1)  # in this process
+    plan = Config(backbone="small:8", image_size=12, epochs=1, hold_out=0.0, decode="once")
+    train(table, plan, quiet=True)
+    assert seen
+    assert set(seen) == {before}
 
 
 @pytest.mark.parametrize("augment", ["strong", "crop", "flip,randaugment"])

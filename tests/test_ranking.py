@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from pandas import DataFrame
 from scipy.sparse import csr_matrix
 
 from partly import metrics, ranking
@@ -464,6 +465,9 @@ def test_rows_of_scipy_do_as_well_as_those_of_a_table() -> None:
     for wrong, message in (
         (csr_matrix(table.dense()), "values that are not above 0"),
         (matrix.tocsc(), "compressed by csc, not by rows"),
+        (np.array(["a"]), "have indptr and indices, not ndarray"),
+        ("a,b", "have indptr and indices, not str"),
+        (DataFrame({"data": ["a"]}), "have indptr and indices, not DataFrame"),
     ):
         with pytest.raises(LabelError, match=f"positives .*{message}"):
             ranking.precision_at_k(top, wrong)

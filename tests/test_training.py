@@ -2,6 +2,7 @@
 
 import copy
 import re
+import tempfile
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -445,7 +446,9 @@ def test_labels_that_teach_nothing(tmp_path, labels, messages):
 
 
 @pytest.mark.parametrize("held_out", [0.0, 0.2])
-def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
+def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out, monkeypatch):
+    """With files in the run's folder: others may lie in memory."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     full = feature_table(400)
     known = hide(full, "pal:0.4")
     config = replace(QUICK, hold_out=held_out)
@@ -460,7 +463,8 @@ def test_pseudo_labels_are_audited_each_epoch(tmp_path, held_out):
     saved = checkpoint.load(tmp_path / runs.CHECKPOINT)
     values = saved["rows"]["pseudo_labels.values"].float().numpy()
     answers = pseudo.hidden(known, full, np.arange(len(known)))
-    assert lines[-1] == {"epoch": 3, **pseudo.audit([(values, answers)])}
+    assert lines[-1] == {"epoch": 3, **pseudo.audit([(values, answers)], tmp_path)}
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     assert lines[-1]["mAP"] > lines[0]["share_positive"] + 0.2
 
 

@@ -376,13 +376,20 @@ def test_where_no_negative_is_known_the_first_labels_of_images_count(tmp_path):
     best = labels[250:][np.arange(150), probabilities.argmax(axis=1)]
     assert measured["positives"]["P@1"] == pytest.approx(best.mean())
     assert "P@1" not in measured["both"]
+    config = checkpoint.read_json(tmp_path / "positives" / runs.CONFIG)
+    del config["label_counts"]  # without them nobody knows how likely a label is to be missed
+    checkpoint.write_json(tmp_path / "positives" / runs.CONFIG, config)
+    again = partly_works("evaluate", tmp_path / "positives", tmp_path / "positives.npz")
+    assert "P@1" in again.out
 
 
-def test_a_test_part_of_which_nothing_is_known_says_nothing(tmp_path):
+@pytest.mark.parametrize("head", ["full", "sampled"])
+def test_a_test_part_of_which_nothing_is_known_says_nothing(tmp_path, head):
     rows, labels = problem(400)
     parts = {"X_train": rows[:250], "Y_train": labels[:250], "X_test": rows[250:]}
     np.savez(tmp_path / "data.npz", **parts, Y_test=np.full((150, 4), -1))
-    partly_works("train", tmp_path / "data.npz", "--out", tmp_path / "run", "--epochs", 1)
+    more = ["--head", head, "--set", "q=0.5", "--epochs", 1]
+    partly_works("train", tmp_path / "data.npz", "--out", tmp_path / "run", *more)
     assert "NaN" not in (tmp_path / "run" / runs.EVALUATION).read_text()
     measured = checkpoint.read_json(tmp_path / "run" / runs.EVALUATION)["metrics"]
     assert measured["mAP"] is None

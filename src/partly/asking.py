@@ -46,6 +46,7 @@ def suggest_run(
     source, file = Source.of(data), Path(out)
     written_as = forms.format_of(file, format)
     raise_if(_budget_problems(budget, suspects), ConfigError)
+    checkpoint.check_folder(file.parent)
     predictor = runs.load(run, device)
     whole = source.read()
     raise_if(_would_be_lost(file, whole, source), DataError)

@@ -28,10 +28,11 @@ def write_atomically(path: Path, write: Callable[[Path], None]) -> None:
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(path)
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
-        why = reason(error)
-        if "inline_container" in why:
-            why = "the disk may be full"
+    except (OSError, RuntimeError) as error:  # the latter is torch's, of whatever went wrong
+        _, strerror, why = reason(error).partition("strerror: ")
+        if not strerror:
+            full = "inline_container" in reason(error)
+            why = "the disk may be full" if full else reason(error)
         raise RunError(f"cannot write {path}: {why}") from None
     finally:
         with suppress(OSError):
@@ -152,11 +153,12 @@ def load_sharded(
 def check_folder(path: Path) -> None:
     """Say before any work that a folder cannot be made, or not be written to. Nothing is left."""
     try:
-        there = next(one for one in (path, *path.absolute().parents) if one.exists())
+        there = next(p for p in (path, *path.absolute().parents) if p.exists() or p.is_symlink())
         with tempfile.TemporaryDirectory(prefix=".partly-", dir=there):
             pass
     except OSError as error:
-        raise RunError(f"cannot create folder {path}: {reason(error)}") from None
+        what = "write into" if path.is_dir() else "create"
+        raise RunError(f"cannot {what} folder {path}: {reason(error)}") from None
 
 
 def make_folder(path: Path) -> None:

@@ -62,8 +62,9 @@ def _tell(problems: Sequence[str]) -> None:
     if _has_the_word("\n".join(["all of", *problems])):
         told = [f"partly: {problem}\n" for problem in problems if _has_the_word(problem)]
         sys.stderr.write("".join(told))
-    if place := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun shows it as the cause
-        facts = {"message": "; ".join(problems), "timestamp": int(time.time())}
+    if place := os.environ.get("TORCHELASTIC_ERROR_FILE"):  # torchrun shows the first as the cause
+        second = int(time.time()) - 1  # those that miss this rank may end in the same one
+        facts = {"message": "; ".join(problems), "timestamp": second}
         with suppress(OSError):
             Path(place).write_text(json.dumps(facts), encoding="utf-8")
 

@@ -35,7 +35,7 @@ from partly import draws
 from partly.errors import PartlyError, RunError, ToldElsewhere
 
 Result = TypeVar("Result")
-BLOCK = 1 << 24  # numbers that are sent at the same time, where only the first rank keeps them
+BLOCK = 1 << 24  # numbers that are sent at the same time, where not all are kept by all
 PATIENCE = timedelta(minutes=30)  # until a rank that does not answer is taken for dead
 REFUSED = "partly was refused"
 LONG = timedelta(days=1)  # the same where one works and the others wait for it

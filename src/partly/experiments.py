@@ -170,6 +170,7 @@ def run_study(
     if config.head == "sampled":
         raise ConfigError("a comparison looks at all labels of all images: head is full there")
     raise_if(replace(config, method=study.trials[0].method).problems(), ConfigError)
+    checkpoint.check_folder(Path(out))
     source, config, table = open_study(Source.of(data), config, say)
     train = part_of(table, "train")
     folder = Path(out) / "runs"
@@ -336,8 +337,7 @@ def open_study(source: Source, config: Config, say: Say) -> tuple[Source, Config
         say(f"{complete.backbone} from {origin}")
         config = replace(config, weights=weights)
     table = read_study(source, config, say)
-    if table.features is None:
-        prepare([table], config.look, workers=config.workers, say=say)
+    prepare([table], config.look, workers=config.workers, say=say)
     return source, config, table
 
 

@@ -180,9 +180,10 @@ def keep_if_good(state: State, metric: dict[str, Any], judge: Judge, folder: Pat
 def audit_pseudo_labels(
     state: State, truth: LabelTable | None, folder: Path | None, epoch: int
 ) -> None:
-    """Write down how good the pseudo-labels are, where a study knows the truth."""
+    """Write down how good the pseudo-labels are, where a study knows the truth: of all entries, so
+    not where a head computes some of them only."""
     store = state.training.stores.get("pseudo_labels")
-    if truth is None or not isinstance(store, PseudoLabels):
+    if truth is None or not isinstance(store, PseudoLabels) or state.sampled is not None:
         return
     if folder is None and distributed.world() == 1:
         return
@@ -198,7 +199,7 @@ def audit_pseudo_labels(
             believed(rows)
         return
     blocks = ((believed(rows), pseudo.hidden(table, truth, rows)) for rows in parts)
-    checkpoint.append_line(folder / runs.AUDIT, {"epoch": epoch, **pseudo.audit(blocks)})
+    checkpoint.append_line(folder / runs.AUDIT, {"epoch": epoch, **pseudo.audit(blocks, folder)})
 
 
 def finish_problems(

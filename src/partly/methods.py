@@ -736,6 +736,10 @@ def _curriculum(
 ) -> Step:
     if not isinstance(every, int) or every < 1:
         raise ConfigError(f"labels are decided every 1, 2, … epochs, not every {every}")
+    positive, negative = (
+        within(name, value, -1e6)
+        for name, value in (("positive", positive), ("negative", negative))
+    )
     if positive < -negative:
         raise ConfigError(
             f"a logit cannot be above {positive:g} for a positive and below {-negative:g} for a "

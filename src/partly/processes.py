@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -23,6 +24,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives to SIGTERM
+AT_ONCE = 1.0  # seconds within which several SIGTERM are one, sent by several ways
+WITHOUT_PARENT = 30  # seconds that a helper goes on after a SIGTERM
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -129,15 +132,15 @@ def _sigterm_unwinds() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _obey_sigterm()
 
 
 @contextmanager
 def sigterm_noted() -> Iterator[Callable[[], bool]]:
-    """In here SIGTERM, unless it comes twice, is left to whoever asks whether it came: a process
-    that has something to save first. One of several is to end at once, and does."""
-    came: list[int] = []
-    asked = 0  # how many of those whoever asks knows of
+    """In here SIGTERM, unless it comes again later, is left to whoever asks whether it came: a
+    process that has something to save first. One of several is to end at once, and does."""
+    came: list[float] = []
+    answered = False
     here = (
         threading.current_thread() is threading.main_thread()
         and not multiprocessing.parent_process()
@@ -147,21 +150,37 @@ def sigterm_noted() -> Iterator[Callable[[], bool]]:
         return
 
     def note(number: int, frame: object) -> None:
-        came.append(number)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        came.append(time.monotonic())
+        if came[-1] - came[0] > AT_ONCE:
+            _obey_sigterm()
+            signal.raise_signal(signal.SIGTERM)
 
     def has_come() -> bool:
-        nonlocal asked
-        asked = len(came)
-        return bool(came)
+        nonlocal answered
+        answered = bool(came)
+        return answered
 
     signal.signal(signal.SIGTERM, note)
     try:
         yield has_come
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if len(came) > asked:  # nobody has asked since
+        _obey_sigterm()
+        if came and not answered:  # nobody has asked since
             signal.raise_signal(signal.SIGTERM)
+
+
+def _obey_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def outlast_sigterm() -> None:
+    """Where a whole group of processes is asked to end, the parent may want a little more of this
+    one, which helps it, to end in good order: it goes on for a while, or until it is let go."""
+
+    def end_later(number: int, frame: object) -> None:
+        signal.alarm(WITHOUT_PARENT)
+
+    signal.signal(signal.SIGTERM, end_later)
 
 
 def _exit_as_terminated(number: int, frame: object) -> None:
@@ -177,6 +196,7 @@ def _begin(begin: Callable[[], None] | None) -> None:
 def follow_parent() -> None:
     """No life after the parent's, however that ends; Ctrl-C is the parent's to answer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _obey_sigterm()  # whatever the parent, of which this is a copy, makes of it
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

@@ -602,10 +602,13 @@ def _checked_top(top: npt.ArrayLike, positives: Entries, negatives: Entries | No
 
 
 def _faults(name: str, entries: Any, images: int) -> list[str]:
-    if getattr(entries, "format", "csr") != "csr":
-        return [f"{name} are compressed by {entries.format}, not by rows: give .tocsr()"]
-    if not (np.asarray(getattr(entries, "data", 1)) > 0).all():
-        return [f"{name} have values that are not above 0: give (matrix > 0)"]
+    from scipy.sparse import issparse
+
+    if issparse(entries):
+        if entries.format != "csr":
+            return [f"{name} are compressed by {entries.format}, not by rows: give .tocsr()"]
+        if not (entries.data > 0).all():
+            return [f"{name} have values that are not above 0: give (matrix > 0)"]
     if not (hasattr(entries, "indptr") and hasattr(entries, "indices")):
         kind = type(entries).__name__
         return [f"{name} are ranking.entries(table, value), or have indptr and indices, not {kind}"]

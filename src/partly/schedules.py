@@ -24,6 +24,8 @@ def attention(epoch: int, epochs: int, m: float = 3, reading: str = "text") -> f
     """
     if epoch < 1:
         raise ConfigError(f"epochs count from 1, not {epoch}")
+    if not abs(m) <= 100:
+        raise ConfigError(f"m lies between -100 and 100, not at {m}")
     if reading == "off":
         return 1.0
     if reading not in ("text", "printed"):

@@ -430,7 +430,7 @@ def introduce(state: State, picks: list[methods.Pick]) -> Iterator[str]:
     yield f"{config.method} on {len(table):,} images, {len(table.names):,} labels"
     if distributed.world() > 1:
         yield distributed.described()
-    if state.step:
+    if state.step and state.epoch <= config.epochs:
         yield f"goes on after step {state.step:,} of {config.epochs * state.steps_per_epoch:,}"
     source = state.training.propensity.source
     yield source if state.method.needs_expected_positives else source.partition(":")[0]

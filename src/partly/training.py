@@ -35,7 +35,7 @@ from partly import (
     runs,
 )
 from partly.config import Config
-from partly.data import FeatureInputs, missing_images, sent
+from partly.data import FeatureInputs, missing_images, prepare, sent
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import UNKNOWN, LabelTable, check_trainable
 from partly.progress import Progress, silent, tell
@@ -164,35 +164,37 @@ def train(
 
     alone = distributed.world() == 1  # ranks would have to agree on a step; they end at once
     noted = processes.sigterm_noted() if alone else nullcontext(lambda: False)
-    whole = Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet)
-    with noted as told_to_end, whole as progress:
+    with Progress(config.epochs * state.steps_per_epoch, state.step, quiet=quiet) as progress:
         for line in introduce(state, picks):
             progress.say(line)
         if judge is None:
             progress.say(judging.nothing_to_judge_by(len(table), config))
         if state.epoch > config.epochs:
             progress.say("every epoch of this run is done: there is nothing to train")
-        while state.epoch <= config.epochs:
-            began, first = time.monotonic(), state.step_of_epoch
-            models.train_mode(state.model, keep_statistics=state.keeps_statistics)
-            for rows, inputs in state.batches():
-                loss = take_step(state, rows, inputs)
-                progress.step(loss)
-                every, last = config.checkpoint_steps, told_to_end()
-                if last or (every and state.step % every == 0):
-                    save()
-                if last:
+        else:  # while nothing is lost by an end
+            prepare([state.training.table], config.look, workers=config.workers, say=progress.say)
+        with noted as told_to_end:
+            while state.epoch <= config.epochs:
+                began, first = time.monotonic(), state.step_of_epoch
+                models.train_mode(state.model, keep_statistics=state.keeps_statistics)
+                for rows, inputs in state.batches():
+                    loss = take_step(state, rows, inputs)
+                    progress.step(loss)
+                    every, last = config.checkpoint_steps, told_to_end()
+                    if last or (every and state.step % every == 0):
+                        save()
+                    if last:
+                        raise SystemExit(processes.TERMINATED)
+                metric = finish_epoch(state, time.monotonic() - began, first)
+                if judge is not None:
+                    judging.keep_if_good(state, metric, judge, own_folder)
+                judging.audit_pseudo_labels(state, truth, own_folder, metric["epoch"])
+                if own_folder is not None:
+                    checkpoint.append_line(own_folder / runs.METRICS, metric)
+                save()
+                progress.epoch(metric, config.epochs)
+                if told_to_end():
                     raise SystemExit(processes.TERMINATED)
-            metric = finish_epoch(state, time.monotonic() - began, first)
-            if judge is not None:
-                judging.keep_if_good(state, metric, judge, own_folder)
-            judging.audit_pseudo_labels(state, truth, own_folder, metric["epoch"])
-            if own_folder is not None:
-                checkpoint.append_line(own_folder / runs.METRICS, metric)
-            save()
-            progress.epoch(metric, config.epochs)
-            if told_to_end():
-                raise SystemExit(processes.TERMINATED)
         if state.best_epoch:
             progress.say(
                 f"epoch {state.best_epoch} is kept: the last that is not clearly below the best"

@@ -194,7 +194,7 @@ def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray
     return {
         "mAP": float(precisions[scored].mean()) if scored.any() else None,
         "labels_scored": int(scored.sum()),
-        **_among_the_first(predictor, table, top),
+        **(_among_the_first(predictor, table, top) if table.known else {}),
         "coverage": {"labels": len(scored), "labels_scored": int(scored.sum()), "left_out": {}},
     }
 
@@ -207,9 +207,9 @@ def _among_the_first(
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
     named = {"P": ranking.precision_at_k(top, positives, given)}
     config = predictor.config
-    if config["images"] >= ranking.FEWEST:  # to tell how likely a label is to be missed
-        counts = np.array(config["label_counts"]["positive"])
-        shares = ranking.label_propensities(counts, config["images"])
+    counts, images = config.get("label_counts"), config.get("images", 0)
+    if counts and images >= ranking.FEWEST:  # to tell how likely a label is to be missed
+        shares = ranking.label_propensities(np.array(counts["positive"]), images)
         named["PSP"] = ranking.propensity_scored_precision_at_k(top, positives, shares)
     found = {f"{name}@{k}": v[k - 1] for name, v in named.items() for k in (1, 3, 5) if k <= len(v)}
     return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
@@ -428,6 +428,7 @@ def predict_run(
     """
     predictor, source, out = runs.load(run, device), Source.of(images), Path(out)
     raise_if(source.problems(), ConfigError)
+    checkpoint.check_folder(out.parent)
     form = predicting.form_of(predictor, out, top, labels)
     asked = unlabelled.of_source(source, predictor.names)
     stored = predicting.begun(out) if resume else None
@@ -469,6 +470,8 @@ def check_run(
     from partly import check_page, checking
 
     source = Source.of(data)
+    if out is not None:
+        checkpoint.check_folder(Path(out))
     table = source.read()
     findings = {"data": source.name} | checking.check(table, verify=source.verify)
     for line in checking.summary_lines(findings):
@@ -492,6 +495,7 @@ def pack_run(
     from partly.packing import pack
 
     source = Source.of(data)
+    checkpoint.check_folder(Path(out))
     table = replace(source, use_answers=False).read()
     if source.use_answers and answers.carry(source.path, out, source.answers_until):
         say(f"what people answered goes beside the pack too: {answers.journal_of(out)}")

@@ -63,6 +63,7 @@ def export_run(
     place = Path(run) / FORMATS[format] if out is None else Path(out)
     place = place if place.name else place.resolve()  # `.` has a name as well
     _check_free(place, alone=format == "onnx")
+    checkpoint.check_folder(place.parent)
     predictor = runs.load(run, "cpu")
     about = card.describe(predictor, Path(run))
     with _tried_on(predictor, images, say) as table:

@@ -33,7 +33,7 @@ def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> Any:
         return value
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise ConfigError(f"{name} is a number, not '{value}'") from None
     if not least <= number <= most:
         raise ConfigError(f"{name} lies between {least:g} and {most:g}, not at {value}")

@@ -215,7 +215,7 @@ def consistent(
     >>> consistent(x, labels, pseudo, weight=0.5, reduction="none")
     tensor([[0.6931, 0.6931, 0.3466]])
     """
-    x = working(logits)
+    x, weight = working(logits), within("weight", weight)
     # Chosen before it is multiplied, so that whatever stands at a known entry leaves no trace.
     targets = torch.where(masks(labels)[2], pseudo.detach().to(x.dtype), 0.0)
     soft = alpha * targets * minus_log(x) + beta * (1 - targets) * minus_log(-x)

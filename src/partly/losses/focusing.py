@@ -106,7 +106,7 @@ def csl(
     gamma_unknown = within("gamma_unknown", gamma_unknown)
     x, clip = working(logits), within("clip", clip, 0, 1)
     _, _, unknown = masks(labels)
-    kept = ~largest(x.detach(), unknown, likely * len(x))
+    kept = ~largest(x.detach(), unknown, int(within("likely", likely) * len(x)))
     if priors is not None:
         kept = kept & (priors <= prior_threshold)
     positive = torch.sigmoid(-x).detach() ** gamma_positive * minus_log(x)
@@ -130,6 +130,7 @@ def hill(
     tensor([[0.7019, 0.2500, 0.2500]])
     """
     x, gamma = working(logits), within("gamma", gamma)
+    margin, turning = within("margin", margin, -1e6), within("turning", turning, -1e6)
     p = torch.sigmoid(x)
     positive = power(margin - x, gamma) * minus_log(x - margin)
     negative = (turning - p) * p**2
@@ -156,7 +157,7 @@ def splc(
     """
     check_shapes(logits, labels)
     x, gamma = working(logits), within("gamma", gamma)
-    threshold = within("threshold", threshold, 0, 1)
+    threshold, margin = within("threshold", threshold, 0, 1), within("margin", margin, -1e6)
     known_positive, _, unknown = masks(labels)
     corrected = unknown & (torch.sigmoid(x.detach()) > threshold) if epoch > 1 else None
     x = torch.where(known_positive, x - margin, x)
@@ -186,9 +187,18 @@ def spa(
     tensor([[0.6931, 0.0097, 0.0000]])
     """
     x = working(logits)
+    _check_link(slope_positive, shift_positive, scale_positive, "positive")
+    _check_link(slope_negative, shift_negative, scale_negative, "negative")
     positive = minus_log(slope_positive * (x - shift_positive)) / scale_positive
     negative = minus_log(-slope_negative * (x - shift_negative)) / scale_negative
     return by_label(labels, positive, negative, 0.0, reduction)
+
+
+def _check_link(slope: float, shift: float, scale: float, side: str) -> None:
+    """Of one side of `spa`. A slope or a scale of 0 or below would make a loss of no minimum."""
+    within(f"slope_{side}", slope, 1e-6)
+    within(f"shift_{side}", shift, -1e6)
+    within(f"scale_{side}", scale, 1e-6)
 
 
 def spa_probability(
@@ -209,6 +219,8 @@ def spa_probability(
     tensor([0.0020, 0.0538, 0.5273])
     """
     x = working(logits)
+    _check_link(slope_positive, shift_positive, scale_positive, "positive")
+    _check_link(slope_negative, shift_negative, scale_negative, "negative")
     log_ratio = minus_log(slope_negative * (x - shift_negative)) - minus_log(
         -slope_positive * (x - shift_positive)
     )

@@ -29,6 +29,7 @@ LARGE_LOSS_RATES = {"r": 0.005, "ct": 0.002, "cp": 0.001}
 def _count_penalty(probabilities: Tensor, expected_positives: float) -> Tensor:
     """((mean over images of Σp - k)/L)²."""
     labels = probabilities.shape[-1]
+    within("expected_positives", expected_positives)
     return ((probabilities.sum(dim=-1).mean() - expected_positives) / labels) ** 2
 
 
