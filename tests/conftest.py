@@ -1,6 +1,7 @@
 """Fixtures that several test files use."""
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -15,6 +16,8 @@ from partly.labels import LabelTable
 torch.set_num_threads(1)  # results and timings must not depend on how busy the machine is
 hypothesis.settings.register_profile("partly", deadline=None)
 hypothesis.settings.load_profile("partly")
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # so a shell begins what is to be behind it,
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # and what tests start would be deaf
 
 
 @pytest.fixture(scope="session", autouse=True)
