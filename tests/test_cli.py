@@ -156,8 +156,10 @@ def test_ranks_are_refused_where_one_process_works(tmp_path, monkeypatch, name):
     assert answer.code == 2
     assert f"{name} is work for one process: start it without torchrun" in answer.err
     assert ("--jobs" in answer.err) == (name in ("compare", "ablate"))
-    monkeypatch.setenv("RANK", "1")
-    assert partly_here(name, *needed).err == ""  # one sentence is enough
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert partly_here(name, *needed).err == ""  # one sentence of a machine is enough
+    assert "is work for one process" in (tmp_path / "error.json").read_text()  # for torchrun
 
 
 def test_before_ranks_have_met_the_first_of_a_machine_says_what_is_wrong(tmp_path, monkeypatch):

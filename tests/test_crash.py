@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -25,7 +26,8 @@ from builders import (
     write_npz,
     write_pictures,
 )
-from partly import runs
+from partly import runs, training
+from partly.errors import RunError
 
 PATIENCE = 120  # seconds until a slow machine is taken for a hung one
 EPOCHS = 5
@@ -198,10 +200,12 @@ def test_a_run_that_is_asked_to_end_keeps_what_it_has(folder, tmp_path, undistur
     run = tmp_path / "run"
     arguments = ["train", data_of("disk", folder), "--out", run, "--resume", *CASES["disk"]]
     assert kill_at(amid(1, 2), run, *arguments, by=signal.SIGTERM) == 128 + signal.SIGTERM
-    assert "partly: interrupted; what was finished is kept" in (tmp_path / "output.txt").read_text()
+    said = (tmp_path / "output.txt").read_text()
+    assert "partly: interrupted; what was finished is kept" in said
     saved = torch.load(run / runs.CHECKPOINT, weights_only=True)
     steps = torch.load(undisturbed("disk") / runs.CHECKPOINT, weights_only=True)["step"] // EPOCHS
     assert saved["step"] > steps
+    assert f"told to end after step {saved['step']} of {EPOCHS * steps}: --resume goes on" in said
     partly_works(*arguments)
     assert_same_end(run, undisturbed("disk"))
 
@@ -219,6 +223,34 @@ def test_a_run_whose_workers_are_asked_to_end_too_keeps_what_it_has(folder, tmp_
     assert "Traceback" not in said
     partly_works(*arguments)
     assert_same_end(run, undisturbed("pictures"))
+
+
+def test_two_trainings_do_not_write_into_one_folder(folder, tmp_path, monkeypatch):
+    """The second is refused, and the first does not notice."""
+    monkeypatch.setattr(runs, "PATIENCE", 0.1)
+    run = tmp_path / "run"
+    arguments = ["train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"], "--resume"]
+    answers = []
+
+    def another_came(run: Path) -> bool:
+        if after(1)(run) and not answers:
+            answers.append(partly_here(*arguments))
+        return bool(answers)
+
+    assert kill_at(another_came, run, *arguments, "--checkpoint-steps", 1) == -signal.SIGKILL
+    assert answers[0].code == 2
+    assert f"partly: {run}: another process is training there" in answers[0].err
+    partly_works(*arguments)
+    assert [line["epoch"] for line in lines(run)] == [*range(1, EPOCHS + 1)]
+
+
+def test_a_folder_in_which_nothing_began_is_gone_again(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "start", mock.Mock(side_effect=RunError("no")))
+    for there in (False, True):
+        answer = partly_here("train", folder / "features.npz", "--out", tmp_path / "run")
+        assert answer.code == 2
+        assert (tmp_path / "run").exists() == there
+        (tmp_path / "run").mkdir(exist_ok=True)
 
 
 ASKED_TO_END = """

@@ -251,19 +251,37 @@ def test_ranks_that_are_started_again_do_not_take_over_another_run(data, undistu
     assert {path: path.read_bytes() for path in undisturbed.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    ("option", "name"),
-    [(["--lr", "0.3"], "learning_rate: 0.3 on rank 1"), (["--epochs", "2"], "epochs: 2 on rank 1")],
-)
-def test_ranks_with_other_choices_are_refused(option, name, data, tmp_path):
-    """As where one machine has another command than the other."""
-    script = tmp_path / "one.py"
+def only_second(folder: Path, option: list[str]) -> Path:
+    """A script that is `partly`, with an option more on the second rank."""
+    script = folder / "one.py"
     script.write_text(
         "import os, sys\nfrom partly.cli import main\n"
         f"sys.argv += {option} if os.environ['RANK'] == '1' else []\nmain()\n"
     )
+    return script
+
+
+def test_where_one_rank_is_asked_to_go_on_all_do(data, tmp_path):
+    """As where a machine comes in the place of another."""
+    run, command = tmp_path / "run", training_of(data, tmp_path / "run")[2:]
+    for _ in range(2):  # there is no run yet; then it is done
+        works(torchrun(2, only_second(tmp_path, ["--resume"]), *command))
+        assert trained(run, EPOCHS)
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        (["--lr", "0.3"], "learning_rate: 0.3 on rank 1"),
+        (["--epochs", "2"], "epochs: 2 on rank 1"),
+        (["--hide", "ppl:0.5"], "hide: 'ppl:0.5' on rank 1"),
+        (["--verify", "off"], "'verify': 'off'"),
+    ],
+)
+def test_ranks_with_other_choices_are_refused(option, name, data, tmp_path):
+    """As where one machine has another command than the other."""
     command = training_of(data, tmp_path / "run")[2:]
-    process = start(torchrun(2, script, *command))
+    process = start(torchrun(2, only_second(tmp_path, option), *command))
     said, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode != 0
     assert name in said

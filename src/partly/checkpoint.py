@@ -4,11 +4,13 @@ What enters: bytes, JSON or a training's state. What leaves: a file that a `kill
 leaves in its old or its new form, and that is read back without running anything inside it.
 """
 
+import fcntl
 import json
 import os
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -169,3 +171,25 @@ def make_folder(path: Path) -> None:
         raise RunError(f"cannot create folder {path}: {reason(error)}") from None
     if not os.access(path, os.W_OK):
         raise RunError(f"cannot write into folder {path}: permission denied")
+
+
+@contextmanager
+def held(folder: Path, problem: str, patience: float = 0.0) -> Iterator[int]:
+    """A folder that one process has to itself; an error that says `problem` where another has it
+    for so many seconds. The lock is the system's: it ends with its holder, and with those that it
+    has forked, unless they close the descriptor that this yields."""
+    lock, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
+    try:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise RunError(problem) from None
+                time.sleep(0.1)
+            except OSError:  # a file system without locks
+                break
+        yield lock
+    finally:
+        os.close(lock)

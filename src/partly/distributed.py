@@ -71,14 +71,16 @@ def launched() -> bool:
     return _number("WORLD_SIZE", 1) > 1
 
 
-def restarted() -> bool:
-    """Whether torchrun has started ranks again because some died; every rank is told the same.
+def goes_on(asked: bool) -> bool:
+    """Whether any rank was asked to go on with what is there, or torchrun has started ranks again
+    because some died; every rank is told the same.
 
     Those of a machine that has just come, in the place of a dead one, are there for the first time.
     Where the first ranks were refused there is nothing to go on with.
     """
     refused = _jobs is not None and _jobs.check([REFUSED])
-    again: list[Any] = [_number("TORCHELASTIC_RESTART_COUNT", 0) > 0 and not refused]
+    restarted = _number("TORCHELASTIC_RESTART_COUNT", 0) > 0 and not refused
+    again: list[Any] = [asked or restarted]
     if world() > 1:
         own, again = again[0], [None] * world()
         dist.all_gather_object(again, own)
@@ -249,7 +251,7 @@ def agree(facts: Mapping[str, Any], place: str) -> None:
             problems.append(f"{name}: {value!r} on rank {number}, {values[0]!r} on rank 0")
     if problems:
         raise RunError(
-            [*problems, f"all ranks have to see the same data, packages and folder {place}"]
+            [*problems, f"all ranks have to see the same options, data, packages, folder {place}"]
         )
 
 

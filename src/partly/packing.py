@@ -7,7 +7,6 @@ leaves nothing that looks finished and is not: everything is written into `UNFIN
 folder and moved out of it at the end, the labels last.
 """
 
-import fcntl
 import io
 import json
 import os
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image
 
-from partly import images, tars
+from partly import checkpoint, images, tars
 from partly.errors import ConfigError, DataError, RunError, raise_if
 from partly.labels import NEGATIVE, POSITIVE, LabelTable
 from partly.processes import cores, in_order
@@ -140,21 +139,9 @@ def _working_folder(out: Path) -> Iterator[tuple[Path, int]]:
     folder = out / UNFINISHED
     if out.exists() and not folder.exists():
         _refuse_what_is_there(out)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = os.open(folder, os.O_RDONLY)
-    except OSError as error:
-        raise RunError(f"cannot create folder {folder}: {error.strerror}") from None
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"another process is packing into {out} at this moment") from None
-        except OSError:
-            pass  # a file system without locks
+    checkpoint.make_folder(folder)
+    with checkpoint.held(folder, f"another process is packing into {out} at this moment") as lock:
         yield folder, lock
-    finally:
-        os.close(lock)
 
 
 def _refuse_what_is_there(out: Path) -> None:

@@ -23,6 +23,7 @@ import csv
 import json
 import platform
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -50,6 +51,7 @@ SKIPPED = "skipped.csv"
 THRESHOLDS, EVALUATION, REPORT = "thresholds.json", "evaluation.json", "report.html"
 DECISIONS, DIAGNOSIS = "decisions.json", "diagnosis.json"
 HALF = 0.5  # the threshold of every label where none was fitted
+PATIENCE = 10.0  # seconds that a training waits for another one, or its workers, to end
 TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
 
@@ -488,16 +490,34 @@ def write_decisions(
 # --- a run that begins or goes on ---------------------------------------------------------------
 
 
-def open_folder(folder: Path | None, resume: bool) -> dict[str, Any]:
-    """What the run in this folder says about itself, if it shall go on; nothing for a new one."""
+def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str, Any]:
+    """What the run in this folder says about itself, if it shall go on; nothing for a new one.
+
+    Until `held` ends no other process trains in it.
+    """
     if folder is None:
         return {}
+    held.enter_context(_alone_in(folder))
     checkpoint.check_folder(folder)
     if resume and (folder / CONFIG).exists():
         return checkpoint.read_json(folder / CONFIG)
     if any((folder / name).exists() for name in RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
     return {}
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """A folder that is made, and held; where nothing has begun in it, it is gone again."""
+    new = not folder.exists()
+    checkpoint.make_folder(folder)
+    try:
+        with checkpoint.held(folder, f"{folder}: another process is training there", PATIENCE):
+            yield
+    finally:
+        if new:
+            with suppress(OSError):  # there is something in it
+                folder.rmdir()
 
 
 def recall(stored: Mapping[str, Any], name: str) -> Any:

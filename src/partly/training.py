@@ -11,11 +11,11 @@ it is the whole story; everything it calls is below it or in a room above.
 import copy
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, replace
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -101,12 +101,33 @@ def train(
     if table.paths is not None:
         raise_if(missing_images(table.paths), DataError)
     folder = None if out is None else Path(out)
-    # What this run wrote down when it began.
-    try:
-        stored = distributed.same(partial(runs.open_folder, folder, resume))
-    except RunError:
-        distributed.refuse()
-        raise
+    with ExitStack() as held:
+        try:
+            stored = distributed.same(partial(runs.open_folder, folder, resume, held))
+        except RunError:
+            distributed.refuse()
+            raise
+        return _train(
+            table, config, folder, stored, validation=validation, truth=truth, quiet=quiet,
+            notes=notes, skipped=skipped, known_share=known_share,
+        )  # fmt: skip
+
+
+def _train(
+    table: LabelTable,
+    config: Config,
+    folder: Path | None,
+    stored: dict[str, Any],
+    *,
+    validation: LabelTable | None,
+    truth: LabelTable | None,
+    quiet: bool,
+    notes: Mapping[str, Any] | None,
+    skipped: Mapping[str, str] | None,
+    known_share: float | None,
+) -> runs.Predictor:
+    """`train`, in a folder that nobody else writes into. stored: what this run wrote down when it
+    began; nothing if it begins now."""
     own_folder = folder if distributed.is_first() else None  # one rank writes, all read
     backbone = config.kind(table)
     if config.weights == "auto" and config.fine_tuned(backbone):  # other choices depend on it
@@ -129,7 +150,7 @@ def train(
         table, validation, truth = judging.hold_out(table, truth, config)
     kept = folder / runs.CHECKPOINT if folder is not None and stored else None
     has_checkpoint = kept is not None and kept.exists()
-    facts = {name: record[name] for name in ("label_hash", "inputs_hash", "validation_hash")}
+    facts = {f"{what} ({name})": record[name] for name, what in runs.HASHES.items()}
     chosen = {n: value for n, value in asdict(config).items() if n not in ("device", "workers")}
     facts |= {**chosen, "out": str(folder), "a checkpoint is there": has_checkpoint}
     distributed.agree(facts, str(folder or ""))
@@ -184,7 +205,7 @@ def train(
                     if last or (every and state.step % every == 0):
                         save()
                     if last:
-                        raise SystemExit(processes.TERMINATED)
+                        end_as_told(state, progress)
                 metric = finish_epoch(state, time.monotonic() - began, first)
                 if judge is not None:
                     judging.keep_if_good(state, metric, judge, own_folder)
@@ -194,12 +215,19 @@ def train(
                 save()
                 progress.epoch(metric, config.epochs)
                 if told_to_end():
-                    raise SystemExit(processes.TERMINATED)
+                    end_as_told(state, progress)
         if state.best_epoch:
             progress.say(
                 f"epoch {state.best_epoch} is kept: the last that is not clearly below the best"
             )
     return judging.finish(state, record, judge, own_folder, silent if quiet else tell)
+
+
+def end_as_told(state: State, progress: Progress) -> NoReturn:
+    """By SIGTERM, after what there was to save."""
+    steps = state.config.epochs * state.steps_per_epoch
+    progress.say(f"told to end after step {state.step:,} of {steps:,}: --resume goes on with it")
+    raise SystemExit(processes.TERMINATED)
 
 
 # --- one step ------------------------------------------------------------------------------------

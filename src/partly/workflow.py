@@ -64,8 +64,12 @@ def train_run(
     distributed.begin(config.device)  # before anything is found wrong: one rank says it
     raise_if(config.problems(), ConfigError)
     hidden = _early(config, setting, Path(out))
-    resume = resume or distributed.restarted()
+    resume = distributed.goes_on(resume)
     source = Source.of(data)
+    # What decides which way a rank goes; all other choices are compared when they are complete.
+    read = {name: getattr(source, name) for name in ("format", "options", "verify", "on_bad_image")}
+    way = {"hide": setting, "read": read, "head_only": config.head_only}
+    distributed.agree(way, str(out))
     stored = distributed.same(lambda: stored_config(out)) if resume else None
     if resume and stored is None:
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
