@@ -5,6 +5,7 @@ programs: that is in a process of its own, for Triton decides at its import. The
 where there is a GPU. The closed forms run as they are written.
 """
 
+import math
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -689,6 +690,26 @@ def test_who_computes_by_default() -> None:
             assert fused._choose("auto", "asl", large) == "compiled"
     with mock.patch.object(fused, "has_compiler", return_value=False):
         assert fused._choose("auto", "bce", large) == "plain"
+
+
+def test_what_is_missing_or_no_number_is_said() -> None:
+    data = make_data()
+    logits, labels = data.logits, data.labels
+    for arguments, message in (
+        ({"c_positive": None}, "c_positive is a chance, or one a label, not None"),
+        ({"c_positive": 0.5, "factor": "much"}, "factor is a number, not 'much'"),
+        ({"c_positive": 0.5, "factor": math.nan}, "factor lies between"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            fused.partly(logits, labels, **arguments)
+    for arguments, message in (
+        ({"epochs": 0}, "epochs count from 1, not 0"),
+        ({"epochs": "3"}, "epochs is a number, not '3'"),
+        ({"pseudo": None}, "pseudo is a tensor, not NoneType"),
+    ):
+        given = {"pseudo": torch.rand_like(logits), "epoch": 1, "epochs": 3} | arguments
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            fused.paper_loss(logits, labels, **given)
 
 
 @pytest.mark.parametrize("name", ["chance", "focus"])

@@ -370,6 +370,7 @@ def test_where_no_negative_is_known_the_first_labels_of_images_count(tmp_path):
         out = partly_works("train", tmp_path / f"{kind}.npz", "--out", tmp_path / kind)
         measured[kind] = checkpoint.read_json(tmp_path / kind / runs.EVALUATION)["metrics"]
         assert ("P@1" in out.out) == (kind == "positives")
+        assert ("mAP" in out.out.split("images:")[1].split("(")[0]) == (kind == "both")
     probabilities = runs.load(tmp_path / "positives").probabilities(
         read(tmp_path / "positives.npz").part("test")
     )

@@ -238,6 +238,8 @@ class Predictor:
 
         However many labels there are, their logits never exist all at once.
         """
+        if not isinstance(k, int) or not 1 <= k <= len(self.names):
+            raise ConfigError(f"k is a number of labels from 1 to {len(self.names):,}, not {k!r}")
         return self.top_of(self.seen(table), k)
 
     def seen(self, table: LabelTable) -> np.ndarray:

@@ -5,6 +5,7 @@ of unknown labels that take part, the factor on the learning rate.
 """
 
 import math
+from numbers import Real
 from typing import Literal
 
 from partly.errors import ConfigError
@@ -22,8 +23,11 @@ def attention(epoch: int, epochs: int, m: float = 3, reading: str = "text") -> f
     >>> attention(9, 12, m=3)
     1.0
     """
-    if epoch < 1:
-        raise ConfigError(f"epochs count from 1, not {epoch}")
+    for name, value in (("epoch", epoch), ("epochs", epochs), ("m", m)):
+        if not isinstance(value, Real):
+            raise ConfigError(f"{name} is a number, not {value!r}")
+    if epoch < 1 or epochs < 1:
+        raise ConfigError(f"epochs count from 1, not {min(epoch, epochs)}")
     if not abs(m) <= 100:
         raise ConfigError(f"m lies between -100 and 100, not at {m}")
     if reading == "off":

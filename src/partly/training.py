@@ -93,6 +93,8 @@ def train(
     >>> model.logits(table).shape
     (60, 3)
     """
+    if not isinstance(table, LabelTable):
+        raise DataError(f"{type(table).__name__} is no table: give partly.read(DATA).part('train')")
     check_trainable(table)
     raise_if(config.problems(), ConfigError)
     distributed.begin(config.device)

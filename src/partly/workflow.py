@@ -42,6 +42,7 @@ from partly.training import train
 Say = Callable[[str], None]
 AT_THRESHOLDS = ("CF1_at_thresholds", "OF1_at_thresholds")  # they change with thresholds
 OF_PROBABILITIES = ("CF1", "OF1", "calibration_error")  # and these with a calibration
+KNOWN = "known labels"  # among which P@k looks where negatives are known
 ALL = "all"  # the part of a data set that is not divided
 LARGEST_TABLE = 2**31  # probabilities that are written out one by one
 
@@ -205,7 +206,7 @@ def _measure_many(predictor: runs.Predictor, table: LabelTable, seen: np.ndarray
 
 def _among_the_first(
     predictor: runs.Predictor, table: LabelTable, top: np.ndarray
-) -> dict[str, float | None]:
+) -> dict[str, Any]:
     """P@k and PSP@k, where rare labels count for more, of the first labels [N, k] of each image."""
     positives, negatives = (ranking.entries(table, value) for value in (POSITIVE, NEGATIVE))
     given = negatives if len(negatives.indices) else None  # else what is not known is negative
@@ -216,7 +217,8 @@ def _among_the_first(
         shares = ranking.label_propensities(np.array(counts["positive"]), images)
         named["PSP"] = ranking.propensity_scored_precision_at_k(top, positives, shares)
     found = {f"{name}@{k}": v[k - 1] for name, v in named.items() for k in (1, 3, 5) if k <= len(v)}
-    return {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
+    values = {name: float(value) if np.isfinite(value) else None for name, value in found.items()}
+    return {**values, "P_among": "all labels" if given is None else KNOWN}
 
 
 def evaluate_run(
@@ -244,20 +246,23 @@ def evaluate_run(
 def summary(evaluation: dict[str, Any]) -> str:
     """The figures one looks at first, and what keeps them from meaning what they seem to."""
     measured = evaluation["metrics"]
-    headline = ("mAP", "AUROC", "CF1", "OF1", "P@1", "P@5", "PSP@5")
+    coverage, warning = measured["coverage"], metrics.without_negatives(measured["coverage"])
+    one_sided = len(coverage["left_out"].get("no known negative", []))
+    no_precision = measured["mAP"] is None or one_sided == coverage["labels_scored"]
+    headline = ("mAP", "AUROC", "CF1", "OF1", "P@1", "P@5", "PSP@5")[no_precision:]
     shown = [name for name in headline if measured.get(name) is not None]
     figures = [f"{name} {100 * measured[name]:.2f}" for name in shown]
     if measured.get("CF1_at_thresholds") is not None:
         tuned = (f"{100 * measured[f'{name}_at_thresholds']:.2f}" for name in ("CF1", "OF1"))
         figures.append(f"at the run's thresholds {' and '.join(tuned)}")
-    coverage, warning = measured["coverage"], metrics.without_negatives(measured["coverage"])
     scored = f"{coverage['labels_scored']} of {coverage['labels']} labels scored"
-    if measured["mAP"] is None:
+    if no_precision:
         scored = "no mAP: of no label both positives and negatives are known"
     return (
         f"{evaluation['images']:,} images: {', '.join(figures)} ({scored})"
         + ("; it marks no test part, so that all of it is measured" * (evaluation["part"] == ALL))
         + ("; these are the images it was trained on" * evaluation["trained_on"])
+        + f"; P@k is among {KNOWN} alone" * (measured.get("P_among") == KNOWN)
         + f"; {warning}" * bool(warning)
     )
 

@@ -82,7 +82,7 @@ def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor |
         return chance
     if not isinstance(chance, Tensor):
         try:
-            values = np.asarray(chance, dtype=np.float64)
+            values = np.asarray("" if chance is None else chance, dtype=np.float64)
         except (TypeError, ValueError):
             raise ConfigError(f"{name} is a chance, or one a label, not {chance!r}") from None
         outside = values[~((values >= 0) & (values <= 1))]

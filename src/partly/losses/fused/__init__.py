@@ -52,6 +52,7 @@ TARGETS = ("posterior", "prediction")
 SHARES = ("all", "known", "off")
 READINGS = ("text", "printed", "off")
 MODULES = {"triton": "kernels", "compiled": "closed"}
+NEEDED = ("labels", "pseudo")
 NUMBERS = (float, int, type(None))  # beside tensors; to ask for those takes longer
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
@@ -186,7 +187,7 @@ def partly(
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (
         labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
-        weight, own, float(factor),
+        weight, own, within("factor", factor, -1e6),
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
@@ -353,17 +354,22 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
 
 def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
     """One number, or one a label; None where it is 0, and all entries count alike."""
-    if isinstance(value, (float, int, Real)):  # what it mostly is first: to ask for Real takes long
+    if isinstance(value, (float, int, Real)):  # to ask for Real takes long: not first
         return within("focus", value) or None
-    return _one_a_label("focus", value, logits)
+    return _one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
 
 
-def _one_a_label(name: str, value: ArrayLike | Tensor, logits: Tensor) -> Tensor:
+def _one_a_label(
+    name: str,
+    value: ArrayLike | Tensor,
+    logits: Tensor,
+    wanted: str = "a tensor of one number a label",
+) -> Tensor:
     """Beside these logits."""
     try:
         given = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
-        raise ConfigError(f"{name} is a tensor of one number a label, not {value!r}") from None
+        raise ConfigError(f"{name} is {wanted}, not {value!r}") from None
     if given.shape != logits.shape[-1:]:
         expected = f"one number a label [{logits.shape[-1]}]"
         raise ConfigError(f"{name}: expected {expected}, not shape {tuple(given.shape)}")
@@ -381,7 +387,7 @@ def _check(
     if len(shape) != 2:
         problems.append(f"logits have shape {tuple(shape)}: give [images, labels]")
     for name, table in tables.items():
-        if table is None:
+        if table is None and name not in NEEDED:
             continue
         if not isinstance(table, Tensor):
             kind = type(table).__name__
