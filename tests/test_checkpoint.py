@@ -1,7 +1,10 @@
 """Files that are either whole or not there."""
 
+import multiprocessing
 import pickle
 import resource
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,6 +54,44 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, error, wh
     assert list(tmp_path.iterdir()) == [path]
     if not isinstance(error, KeyError):
         assert str(caught.value) == f"cannot write {path}: {why}"
+
+
+def test_a_folder_is_held_by_one_process_and_not_by_those_it_has_forked(tmp_path):
+    folder, context = tmp_path / "deep" / "folder", multiprocessing.get_context("fork")
+    with checkpoint.held(folder, "is held"):
+        child = context.Process(target=time.sleep, args=(60,))
+        child.start()
+        with (
+            pytest.raises(RunError, match="somebody is here"),
+            checkpoint.held(folder, "somebody is here"),
+        ):
+            pass
+    try:
+        with checkpoint.held(folder, "somebody is here"):  # while the child lives
+            assert child.is_alive()
+    finally:
+        child.kill()
+        child.join()
+
+
+def test_a_folder_that_is_removed_by_who_held_it_is_made_again(tmp_path):
+    """Whoever waits for a lock may get that of a folder which is no more."""
+    folder, entered = tmp_path / "folder", threading.Event()
+
+    def second() -> None:
+        with checkpoint.held(folder, "too late", patience=60):
+            assert folder.is_dir()
+            with pytest.raises(RunError, match="two"), checkpoint.held(folder, "two"):
+                pass
+            entered.set()
+
+    thread = threading.Thread(target=second)
+    with checkpoint.held(folder, "no"):
+        thread.start()
+        time.sleep(0.3)
+        folder.rmdir()
+    thread.join(60)
+    assert entered.is_set()
 
 
 WRITERS = {

@@ -1,6 +1,7 @@
 """`kill -9`, and what `--resume` makes of it: the end of a run that was never disturbed."""
 
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -26,7 +27,7 @@ from builders import (
     write_npz,
     write_pictures,
 )
-from partly import runs, training
+from partly import processes, runs, training
 from partly.errors import RunError
 
 PATIENCE = 120  # seconds until a slow machine is taken for a hung one
@@ -284,6 +285,24 @@ def test_a_wish_to_end_is_answered_or_obeyed(times, does, apart, said, code):
     script = [sys.executable, "-u", "-c", ASKED_TO_END, str(times), does, str(apart)]
     ended = subprocess.run(script, env=environment(), capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.returncode) == (said, code), ended.stderr
+
+
+def test_a_helper_ends_where_its_parent_says_so_and_not_where_all_are_told_to(tmp_path):
+    def help_out() -> None:
+        processes.obey_parent_only()
+        (tmp_path / "ready").touch()
+        time.sleep(60)
+
+    child = multiprocessing.get_context("fork").Process(target=help_out)
+    child.start()
+    while not (tmp_path / "ready").exists():
+        time.sleep(0.01)
+    subprocess.run(["sh", "-c", f"kill -TERM {child.pid}"], check=True)  # by somebody else
+    child.join(0.5)
+    assert child.is_alive()
+    child.terminate()
+    child.join(PATIENCE)
+    assert child.exitcode == 0
 
 
 LOSES_WORKERS = """

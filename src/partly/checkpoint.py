@@ -174,22 +174,57 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def held(folder: Path, problem: str, patience: float = 0.0) -> Iterator[int]:
-    """A folder that one process has to itself; an error that says `problem` where another has it
-    for so many seconds. The lock is the system's: it ends with its holder, and with those that it
-    has forked, unless they close the descriptor that this yields."""
-    lock, until = os.open(folder, os.O_RDONLY), time.monotonic() + patience
-    try:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+def held(folder: Path, problem: str, patience: float = 0.0) -> Iterator[None]:
+    """A folder, made if need be, that this process has to itself; an error that says `problem`
+    where another has it for so many seconds. The lock is the system's and ends with its holder."""
+    until = time.monotonic() + patience
+    while True:
+        make_folder(folder)
+        try:
+            lock = os.open(folder, os.O_RDONLY)
+        except FileNotFoundError:  # whoever had it has removed it
+            continue
+        except OSError as error:
+            raise RunError(f"cannot read folder {folder}: {reason(error)}") from None
+        _locks.add(lock)
+        try:
+            if not _locked(lock):
                 if time.monotonic() >= until:
-                    raise RunError(problem) from None
+                    raise RunError(problem)
                 time.sleep(0.1)
-            except OSError:  # a file system without locks
-                break
-        yield lock
-    finally:
-        os.close(lock)
+            elif _is_still(lock, folder):
+                yield
+                return
+        finally:
+            if lock in _locks:  # not so in a process that was forked meanwhile
+                _locks.discard(lock)
+                os.close(lock)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _is_still(descriptor: int, folder: Path) -> bool:
+    """Not so where whoever had it has removed it, and it may have been made anew."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    return False
+
+
+_locks: set[int] = set()  # descriptors of this process
+
+
+def _let_go() -> None:
+    """A lock would last as long as any process that was forked by its holder."""
+    while _locks:
+        os.close(_locks.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)

@@ -26,7 +26,7 @@ from torch import Tensor
 from partly import draws, images, pixels, tars
 from partly.errors import ConfigError, DataError, PartlyWarning, RunError, first_few
 from partly.labels import LabelTable
-from partly.processes import cores, outlast_sigterm
+from partly.processes import cores, obey_parent_only
 from partly.texts import Texts
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -218,7 +218,7 @@ class ImageInputs:
             batch_sampler=chunks,  # type: ignore[arg-type]  # numbers are numbers
             collate_fn=pictures.stack,
             num_workers=self.workers,
-            worker_init_fn=lambda number: outlast_sigterm(),
+            worker_init_fn=lambda number: obey_parent_only(),
             generator=torch.Generator(),  # or each epoch would take a draw from the model's own
             multiprocessing_context="fork" if self.workers else None,
             prefetch_factor=4 if self.workers else None,

@@ -80,7 +80,7 @@ def pack(
         "on_bad_image": on_bad_image,
     }
     existed = out.is_dir()
-    with _working_folder(out) as (folder, lock):
+    with _working_folder(out) as folder:
         finished = _finish(out, folder)
         if finished is not None and finished["request"] == request:
             return _result(finished)  # all that was missing were the last moves
@@ -90,7 +90,7 @@ def pack(
             work = partial(_prepare_block, size, quality)
             shards = _Shards(folder, shard_bytes)
             with closing(shards):
-                problems = _write_images(table, shards, work, workers, on_bad_image, lock, say)
+                problems = _write_images(table, shards, work, workers, on_bad_image, say)
             content = _content(table, shards, problems, request)
             _write_labels(folder / LABELS, table, shards, problems, content)
             _finish(out, folder)
@@ -132,16 +132,15 @@ def _request_problems(
 
 
 @contextmanager
-def _working_folder(out: Path) -> Iterator[tuple[Path, int]]:
-    """The folder for what is unfinished, held by this process alone, and its lock's descriptor."""
+def _working_folder(out: Path) -> Iterator[Path]:
+    """The folder for what is unfinished, held by this process alone."""
     if (out / LABELS).exists():
         _refuse_what_is_there(out)
     folder = out / UNFINISHED
     if out.exists() and not folder.exists():
         _refuse_what_is_there(out)
-    checkpoint.make_folder(folder)
-    with checkpoint.held(folder, f"another process is packing into {out} at this moment") as lock:
-        yield folder, lock
+    with checkpoint.held(folder, f"another process is packing into {out} at this moment"):
+        yield folder
 
 
 def _refuse_what_is_there(out: Path) -> None:
@@ -241,7 +240,6 @@ def _write_images(
     work: Callable[[Texts], list[Stored]],
     workers: int | None,
     on_bad_image: str,
-    lock: int,
     say: Callable[[str], object],
 ) -> dict[int, str]:
     """Every image into the tars, in order; by row, what is wrong with the ones left out."""
@@ -249,8 +247,7 @@ def _write_images(
     names, row, problems = member_names(table.ids), 0, {}
     told = time.monotonic()
     count = min(cores() if workers is None else workers, -(-len(table) // BLOCK))
-    free = partial(os.close, lock)  # a worker that outlived the writer would hold it
-    with closing(in_order(work, table.paths.blocks(BLOCK), count, free)) as blocks:
+    with closing(in_order(work, table.paths.blocks(BLOCK), count)) as blocks:
         for block in blocks:
             places = []
             for name, image in zip(names[row : row + len(block)], block, strict=True):

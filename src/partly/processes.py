@@ -25,7 +25,6 @@ Result = TypeVar("Result")
 
 TERMINATED = 128 + signal.SIGTERM  # the exit code that a shell gives to SIGTERM
 AT_ONCE = 1.0  # seconds within which several SIGTERM are one, sent by several ways
-WITHOUT_PARENT = 30  # seconds that a helper goes on after a SIGTERM
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 
 
@@ -40,17 +39,13 @@ def in_order(
     work: Callable[[Item], Result],
     items: Iterable[Item],
     workers: int,
-    begin: Callable[[], None] | None = None,
 ) -> Generator[Result, None, None]:
-    """`work` on each item in forked processes; with fewer than two workers, here.
-
-    begin: called first in each process.
-    """
+    """`work` on each item in forked processes; with fewer than two workers, here."""
     if workers < 2:
         yield from map(work, items)
         return
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(workers, context, initializer=_begin, initargs=(begin,))
+    pool = ProcessPoolExecutor(workers, context, initializer=follow_parent)
     waiting: deque[Future[Result]] = deque()
     try:
         for item in items:
@@ -173,14 +168,18 @@ def _obey_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-def outlast_sigterm() -> None:
-    """Where a whole group of processes is asked to end, the parent may want a little more of this
-    one, which helps it, to end in good order: it goes on for a while, or until it is let go."""
+def obey_parent_only() -> None:
+    """SIGTERM ends this process only where its parent says so. Where a whole group of processes is
+    asked to end, the parent may want a little more of this one, to end in good order; and without a
+    parent it ends anyway."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_end_by_parent, daemon=True).start()
 
-    def end_later(number: int, frame: object) -> None:
-        signal.alarm(WITHOUT_PARENT)
 
-    signal.signal(signal.SIGTERM, end_later)
+def _end_by_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 def _exit_as_terminated(number: int, frame: object) -> None:

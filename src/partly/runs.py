@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -238,8 +239,8 @@ class Predictor:
 
         However many labels there are, their logits never exist all at once.
         """
-        if not isinstance(k, int) or not 1 <= k <= len(self.names):
-            raise ConfigError(f"k is a number of labels from 1 to {len(self.names):,}, not {k!r}")
+        if not isinstance(k, Integral) or k < 1:
+            raise ConfigError(f"k is a number of labels, 1 or more, not {k!r}")
         return self.top_of(self.seen(table), k)
 
     def seen(self, table: LabelTable) -> np.ndarray:
@@ -512,14 +513,13 @@ def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str,
 def _alone_in(folder: Path) -> Iterator[None]:
     """A folder that is made, and held; where nothing has begun in it, it is gone again."""
     new = not folder.exists()
-    checkpoint.make_folder(folder)
-    try:
-        with checkpoint.held(folder, f"{folder}: another process is training there", PATIENCE):
+    with checkpoint.held(folder, f"{folder}: another process is training there", PATIENCE):
+        try:
             yield
-    finally:
-        if new:
-            with suppress(OSError):  # there is something in it
-                folder.rmdir()
+        finally:
+            if new:
+                with suppress(OSError):  # there is something in it
+                    folder.rmdir()
 
 
 def recall(stored: Mapping[str, Any], name: str) -> Any:

@@ -5,7 +5,6 @@ of unknown labels that take part, the factor on the learning rate.
 """
 
 import math
-from numbers import Real
 from typing import Literal
 
 from partly.errors import ConfigError
@@ -24,10 +23,11 @@ def attention(epoch: int, epochs: int, m: float = 3, reading: str = "text") -> f
     1.0
     """
     for name, value in (("epoch", epoch), ("epochs", epochs), ("m", m)):
-        if not isinstance(value, Real):
+        if not hasattr(value, "__float__"):
             raise ConfigError(f"{name} is a number, not {value!r}")
-    if epoch < 1 or epochs < 1:
-        raise ConfigError(f"epochs count from 1, not {min(epoch, epochs)}")
+    for value in (epoch, epochs):
+        if not 1 <= value < math.inf:
+            raise ConfigError(f"epochs count from 1, not {value}")
     if not abs(m) <= 100:
         raise ConfigError(f"m lies between -100 and 100, not at {m}")
     if reading == "off":

@@ -107,7 +107,8 @@ def train(
         try:
             stored = distributed.same(partial(runs.open_folder, folder, resume, held))
         except RunError:
-            distributed.refuse()
+            if not resume:
+                distributed.refuse()
             raise
         return _train(
             table, config, folder, stored, validation=validation, truth=truth, quiet=quiet,

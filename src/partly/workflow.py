@@ -68,9 +68,9 @@ def train_run(
     resume = distributed.goes_on(resume)
     source = Source.of(data)
     # What decides which way a rank goes; all other choices are compared when they are complete.
-    read = {name: getattr(source, name) for name in ("format", "options", "verify", "on_bad_image")}
-    way = {"hide": setting, "read": read, "head_only": config.head_only}
-    distributed.agree(way, str(out))
+    read = {name: getattr(source, name) for name in ("format", "verify", "on_bad_image")}
+    read |= {name: repr(v) for name, v in source.options.items() if isinstance(v, str | float)}
+    distributed.agree({"hide": setting, "read": read, "head_only": config.head_only}, str(out))
     stored = distributed.same(lambda: stored_config(out)) if resume else None
     if resume and stored is None:
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
@@ -259,7 +259,8 @@ def summary(evaluation: dict[str, Any]) -> str:
     if no_precision:
         scored = "no mAP: of no label both positives and negatives are known"
     return (
-        f"{evaluation['images']:,} images: {', '.join(figures)} ({scored})"
+        f"{evaluation['images']:,} images: "
+        + (f"{', '.join(figures)} ({scored})" if figures else scored)
         + ("; it marks no test part, so that all of it is measured" * (evaluation["part"] == ALL))
         + ("; these are the images it was trained on" * evaluation["trained_on"])
         + f"; P@k is among {KNOWN} alone" * (measured.get("P_among") == KNOWN)

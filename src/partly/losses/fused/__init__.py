@@ -183,11 +183,11 @@ def partly(
     chance = None if chance is None else _one_a_label("chance", chance, logits)
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
-    own = weight / q if q else 0.0
+    own, factor = weight / q if q else 0.0, within("factor", factor, -1e6)
     options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (
         labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
-        weight, own, within("factor", factor, -1e6),
+        weight, own, factor,
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
