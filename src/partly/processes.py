@@ -171,7 +171,9 @@ def _obey_sigterm() -> None:
 def obey_parent_only() -> None:
     """SIGTERM ends this process only where its parent says so. Where a whole group of processes is
     asked to end, the parent may want a little more of this one, to end in good order; and without a
-    parent it ends anyway."""
+    parent it ends anyway. (Not on a Mac, where nobody learns who has sent a signal.)"""
+    if not hasattr(signal, "sigwaitinfo"):
+        return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_by_parent, daemon=True).start()
 
