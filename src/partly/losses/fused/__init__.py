@@ -179,14 +179,17 @@ def partly(
     _check(logits, tables, words)
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
-    sharpness = _focus(focus, logits)
+    focus = _focus(focus, logits)
     chance = None if chance is None else _one_a_label("chance", chance, logits)
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own, factor = weight / q if q else 0.0, within("factor", factor, -1e6)
-    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
+    attentive = isinstance(focus, Tensor) or focus != 0
+    options = {
+        "attentive": attentive, "targets": targets, "share": share, "gamma": gamma, "store": store,
+    }  # fmt: skip
     inputs = (
-        labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
+        labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis,
         weight, own, factor,
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
@@ -206,8 +209,8 @@ def partly(
     terms = entropy.consistent(
         x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
-    if sharpness is not None:
-        terms = terms * attend(expected, sharpness)
+    if attentive:
+        terms = terms * attend(expected, focus)
     if emphasis is not None:
         terms = terms * emphasis
     return factor * terms.mean(), None if store is None else pack(belief, store)
@@ -352,10 +355,11 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
     return scaled
 
 
-def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
-    """One number, or one a label; None where it is 0, and all entries count alike."""
+def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float:
+    """One number, or one a label."""
     if isinstance(value, (float, int, Real)):  # to ask for Real takes long: not first
-        return within("focus", value) or None
+        number: float = within("focus", value)
+        return number
     return _one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
 
 

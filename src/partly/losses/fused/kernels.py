@@ -207,12 +207,12 @@ def _look_through(
     sharpness,
     images,
     length,
+    ATTENTIVE: tl.constexpr,
     COUNTED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of a program's tiles: positive entries, known entries, and the sum of the attention, if there
-    is one: where sharpness is not None."""
+    """Of a program's tiles: positive entries, known entries, and the sum of the attention."""
     lines = rows[:, None] * length + columns[None, :]
     positives = tl.zeros([ROWS, COLUMNS], tl.float32)
     knowns = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -224,7 +224,7 @@ def _look_through(
             label = tl.load(labels + base + lines, mask=inside, other=-1)
             positives += (label == 1).to(tl.float32)
             knowns += ((label == 1) | (label == 0)).to(tl.float32)
-        if sharpness is not None:
+        if ATTENTIVE:
             x = tl.load(believed + base + lines, mask=inside, other=0.0).to(tl.float32)
             attentions += tl.where(inside, _attention(_probability(x), sharpness), 0.0)
         row += ROWS
@@ -439,8 +439,8 @@ def _paper_kernel(
         known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
     elif SHARE != "off":
         positive, known_in_all, _none = _look_through(
-            logits, labels, row, tiles, rows, places, None, images, length,
-            True, ROWS, COLUMNS,
+            logits, labels, row, tiles, rows, places, 0.0, images, length,
+            False, True, ROWS, COLUMNS,
         )  # fmt: skip
     alpha, beta = _balance(positive, known_in_all, 1.0 * images * length, gamma, SHARE)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -504,6 +504,7 @@ def _partly_survey(
     images,
     length,
     tiles,
+    ATTENTIVE: tl.constexpr,
     COUNTED: tl.constexpr,
     FOCUS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -515,18 +516,16 @@ def _partly_survey(
     row = program // widths * (tiles * ROWS)
     columns = program % widths * COLUMNS + _places(COLUMNS)
     rows = tl.arange(0, ROWS)
-    sharpness = None
-    if focus is not None:
-        sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
+    sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
     positive, known, attention = _look_through(
         believed, labels, row, tiles, rows, columns, sharpness, images, length,
-        COUNTED, ROWS, COLUMNS,
+        ATTENTIVE, COUNTED, ROWS, COLUMNS,
     )  # fmt: skip
     count = tl.num_programs(0)
     if COUNTED:
         tl.store(sums + program, positive)
         tl.store(sums + count + program, known)
-    if focus is not None:
+    if ATTENTIVE:
         tl.store(sums + 2 * count + program, attention)
 
 
@@ -548,11 +547,13 @@ def _partly_kernel(
     images,
     length,
     tiles,
+    surveyed,
     trust,
     weight,
     factor,
     gamma,
     TARGETS: tl.constexpr,
+    ATTENTIVE: tl.constexpr,
     SHARE: tl.constexpr,
     C_POSITIVE: tl.constexpr,
     C_NEGATIVE: tl.constexpr,
@@ -571,29 +572,28 @@ def _partly_kernel(
     rows = tl.arange(0, ROWS)
     lines = rows[:, None] * length + columns[None, :]
     entries = 1.0 * images * length
-    sharpness = None
-    if focus is not None:
+    sharpness = 0.0
+    if ATTENTIVE:
         sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
     positive, known_in_all, attention = 0.0, 0.0, entries
-    if SHARE != "off" or focus is not None:
+    if SHARE != "off" or ATTENTIVE:
         if survey is None:
             positive, known_in_all, attention = _look_through(
                 logits if teacher is None else teacher, labels, row, tiles, rows, columns,
-                sharpness, images, length, SHARE != "off", ROWS, COLUMNS,
+                sharpness, images, length, ATTENTIVE, SHARE != "off", ROWS, COLUMNS,
             )  # fmt: skip
         else:
-            surveyed = 1 if SURVEYED == 1 else tl.num_programs(0)
             if SHARE != "off":
                 positive = _sum_of(survey, 0, surveyed, SURVEYED)
                 known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
-            if focus is not None:
+            if ATTENTIVE:
                 attention = _sum_of(survey, 2, surveyed, SURVEYED)
     alpha, beta = _balance(positive, known_in_all, entries, gamma, SHARE)
     log_ratio = 0.0
     if SHARE != "off":
         log_ratio = _log_ratio(alpha, beta)
     scale = factor / entries
-    if focus is not None:
+    if ATTENTIVE:
         scale = factor / attention
     drawn = 1.0
     if chance is not None:
@@ -627,11 +627,11 @@ def _partly_kernel(
         sides = _sides(x)
         belief = sides[1]
         if teacher is not None or chance is not None:  # noqa: SIM102, Triton chains no `and`
-            if focus is not None or TARGETS == "prediction":
+            if ATTENTIVE or TARGETS == "prediction":
                 belief = _probability(believed)
         known = (label == 1) | (label == 0)
         share = tl.where(known, 1.0, weight)
-        if focus is not None:
+        if ATTENTIVE:
             share = share * _attention(belief, sharpness)
         if emphasis is not None:
             more = tl.load(emphasis + base + lines, mask=inside, other=0.0)
@@ -794,13 +794,14 @@ def partly(
     picked: Tensor | None,
     c_positive: Tensor | float,
     c_negative: Tensor | float,
-    focus: Tensor | float | None,
+    focus: Tensor | float,
     chance: Tensor | None,
     emphasis: Tensor | None,
     trust: float,
     weight: float,
     factor: float,
     *,
+    attentive: bool,
     targets: str,
     share: str,
     gamma: float,
@@ -812,14 +813,15 @@ def partly(
     layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative)]
     by_label = "label" if isinstance(focus, Tensor) else "number"
     survey = None
-    if (focus is not None or share != "off") and programs > 1:
+    if (attentive or share != "off") and programs > 1:
         survey = torch.empty(3, programs, dtype=torch.float32, device=logits.device)
         _partly_survey[(programs,)](
             logits if teacher is None else teacher, labels, focus, survey, images, length, tiles,
-            COUNTED=share != "off", FOCUS=by_label,
+            ATTENTIVE=attentive, COUNTED=share != "off", FOCUS=by_label,
             ROWS=rows, COLUMNS=columns, num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
         survey = _few(survey)
+    surveyed = 1 if survey is None else survey.shape[1]
     gradient, sums = _empty(logits, programs)
     fresh = None if store is None else torch.empty_like(logits, dtype=DTYPES[store])
     _partly_kernel[(programs,)](
@@ -839,17 +841,19 @@ def partly(
         images,
         length,
         tiles,
+        surveyed,
         float(trust),
         float(weight),
         float(factor),
         float(gamma),
         TARGETS=targets,
+        ATTENTIVE=attentive,
         SHARE=share,
         C_POSITIVE=layouts[0],
         C_NEGATIVE=layouts[1],
         BY_IMAGE=not {"image", "entry"}.isdisjoint(layouts),
         FOCUS=by_label,
-        SURVEYED=1 if survey is None else _power_above(survey.shape[1]),
+        SURVEYED=_power_above(surveyed),
         ROWS=rows,
         COLUMNS=columns,
         num_warps=warps,
