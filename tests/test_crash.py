@@ -226,23 +226,33 @@ def test_a_run_whose_workers_are_asked_to_end_too_keeps_what_it_has(folder, tmp_
     assert_same_end(run, undisturbed("pictures"))
 
 
-def test_two_trainings_do_not_write_into_one_folder(folder, tmp_path, monkeypatch):
-    """The second is refused, and the first does not notice."""
+def test_two_trainings_do_not_write_into_one_folder(folder, tmp_path, monkeypatch, undisturbed):
+    """The second is refused, and the first, which stands still meanwhile, does not notice."""
     monkeypatch.setattr(runs, "PATIENCE", 0.1)
     run = tmp_path / "run"
-    arguments = ["train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"], "--resume"]
-    answers = []
-
-    def another_came(run: Path) -> bool:
-        if after(1)(run) and not answers:
-            answers.append(partly_here(*arguments))
-        return bool(answers)
-
-    assert kill_at(another_came, run, *arguments, "--checkpoint-steps", 1) == -signal.SIGKILL
-    assert answers[0].code == 2
-    assert f"partly: {run}: another process is training there" in answers[0].err
-    partly_works(*arguments)
-    assert [line["epoch"] for line in lines(run)] == [*range(1, EPOCHS + 1)]
+    arguments = ["train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"]]
+    with (tmp_path / "output.txt").open("wb") as output:
+        first = subprocess.Popen(
+            command(*arguments), env=environment(), stdout=output, stderr=output
+        )
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while not after(1)(run):
+            assert first.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        first.send_signal(signal.SIGSTOP)
+        before = files_of(run)
+        answer = partly_here(*arguments, "--resume")
+        assert files_of(run) == before
+        first.send_signal(signal.SIGCONT)
+        assert first.wait(PATIENCE) == 0
+    finally:
+        first.kill()
+        first.wait()
+    assert answer.code == 2
+    assert f"partly: {run}: another process is training there: end it, or name" in answer.err
+    assert_same_end(run, undisturbed("ll-cp"))
 
 
 def test_a_folder_in_which_nothing_began_is_gone_again(folder, tmp_path, monkeypatch):

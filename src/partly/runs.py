@@ -513,7 +513,8 @@ def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str,
 def _alone_in(folder: Path) -> Iterator[None]:
     """A folder that is made, and held; where nothing has begun in it, it is gone again."""
     new = not folder.exists()
-    with checkpoint.held(folder, f"{folder}: another process is training there", PATIENCE):
+    taken = f"{folder}: another process is training there: end it, or name another folder"
+    with checkpoint.held(folder, taken, PATIENCE):
         try:
             yield
         finally:

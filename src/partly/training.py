@@ -1,8 +1,9 @@
 """The training loop.
 
 What enters: a label table, a `Config` and, if it shall be kept, a folder. What leaves: a
-`Predictor` (the trained model) and the folder's files (`runs.py`). Read `train` from top to bottom:
-it is the whole story; everything it calls is below it or in a room above.
+`Predictor` (the trained model) and the folder's files (`runs.py`). Read `train` and
+`_train` from top to bottom: they are the whole story; everything they call is below them or in a
+room above.
 
     partly train data.csv --out run            start
     partly train data.csv --out run --resume   go on after a crash, to the same end

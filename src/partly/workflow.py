@@ -69,7 +69,8 @@ def train_run(
     source = Source.of(data)
     # What decides which way a rank goes; all other choices are compared when they are complete.
     read = {name: getattr(source, name) for name in ("format", "verify", "on_bad_image")}
-    read |= {name: repr(v) for name, v in source.options.items() if isinstance(v, str | float)}
+    plain = {n: v for n, v in source.options.items() if isinstance(v, str | float | int)}
+    read |= {name: repr(value) for name, value in plain.items()}
     distributed.agree({"hide": setting, "read": read, "head_only": config.head_only}, str(out))
     stored = distributed.same(lambda: stored_config(out)) if resume else None
     if resume and stored is None:
