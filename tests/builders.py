@@ -115,6 +115,7 @@ class Compiled:
 
         names = self.kernel.arg_names
         every = dict(zip(names, given, strict=False)) | fixed
+        fixed = {part.name: every[part.name] for part in self.kernel.params if part.is_constexpr}
         fixed |= {name: value for name, value in every.items() if value is None}
         fixed |= {name: 1 for name, value in every.items() if type(value) is int and value == 1}
         kinds = {int: "i32", float: "fp32"}

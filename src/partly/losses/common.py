@@ -99,7 +99,7 @@ def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value")
     """Whether there is one number for all entries, one a label [L], an image [B, 1] or an entry."""
     if not isinstance(value, Tensor):
         return "number"
-    if value.shape == shape[-1:]:
+    if value.ndim == 1 and value.shape[0] == shape[-1]:  # mostly, and asking is quicker
         return "label"
     images, labels = shape if len(shape) == 2 else (1, *shape[-1:])
     own = (1,) * (2 - value.ndim) + tuple(value.shape)

@@ -53,7 +53,7 @@ SHARES = ("all", "known", "off")
 READINGS = ("text", "printed", "off")
 MODULES = {"triton": "kernels", "compiled": "closed"}
 NEEDED = ("labels", "pseudo")
-NUMBERS = (float, int, type(None))  # beside tensors; to ask for those takes longer
+NUMBERS = (float, int)  # beside tensors; to ask for those takes longer
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
 WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
 
@@ -179,17 +179,14 @@ def partly(
     _check(logits, tables, words)
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
-    focus = _focus(focus, logits)
+    sharpness = _focus(focus, logits)
     chance = None if chance is None else _one_a_label("chance", chance, logits)
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own, factor = weight / q if q else 0.0, within("factor", factor, -1e6)
-    attentive = isinstance(focus, Tensor) or focus != 0
-    options = {
-        "attentive": attentive, "targets": targets, "share": share, "gamma": gamma, "store": store,
-    }  # fmt: skip
+    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (
-        labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis,
+        labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
         weight, own, factor,
     )  # fmt: skip
     found = _compute("partly", backend, logits, inputs, options)
@@ -209,8 +206,8 @@ def partly(
     terms = entropy.consistent(
         x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
-    if attentive:
-        terms = terms * attend(expected, focus)
+    if sharpness is not None:
+        terms = terms * attend(expected, sharpness)
     if emphasis is not None:
         terms = terms * emphasis
     return factor * terms.mean(), None if store is None else pack(belief, store)
@@ -310,17 +307,27 @@ def _answer(
     function, labels = getattr(_module(backend), name), inputs[0]
     if labels.dtype == torch.bool:  # a kernel would read -1, beyond a table's edge, as true
         inputs = (labels.view(torch.int8), *inputs[1:])
-    ready = [value if isinstance(value, NUMBERS) else value.contiguous() for value in inputs]
-    answer: Answer = _on_device_of(logits, function, logits.contiguous(), *ready, **options)
+    ready = [
+        value if value is None or isinstance(value, NUMBERS) else value.contiguous()
+        for value in inputs
+    ]
+    answer: Answer = _on_device_of(logits, function, [logits.contiguous(), *ready], options)
     return answer
 
 
-def _on_device_of(tensor: Tensor, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-    """Kernels run on the current device, which mostly is the right one: to set it takes time."""
-    if not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+def _on_device_of(
+    tensor: Tensor, function: Callable[..., Any], given: list[Any], named: dict[str, Any]
+) -> Any:
+    """Kernels run on the current device. To ask which that is takes time, to set it more."""
+    if not tensor.is_cuda or _one_gpu() or tensor.device.index == torch.cuda.current_device():
         return function(*given, **named)
     with torch.cuda.device(tensor.device):
         return function(*given, **named)
+
+
+@cache
+def _one_gpu() -> bool:
+    return torch.cuda.device_count() == 1
 
 
 class _WithGradient(torch.autograd.Function):
@@ -351,15 +358,14 @@ def _scaled(gradient: Tensor, slope: Tensor) -> Tensor:
         return gradient if slope == 1 else gradient.mul_(slope)
     if gradient.numel() < WORTH_A_LOOK:
         return gradient.mul_(slope)
-    scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, gradient, slope)
+    scaled: Tensor = _on_device_of(gradient, _module("triton").scale_, [gradient, slope], {})
     return scaled
 
 
-def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float:
-    """One number, or one a label."""
+def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
+    """One number, or one a label; None where it is 0, and all entries count alike."""
     if isinstance(value, (float, int, Real)):  # to ask for Real takes long: not first
-        number: float = within("focus", value)
-        return number
+        return within("focus", value) or None
     return _one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
 
 

@@ -47,7 +47,7 @@ def partly(
     picked: Tensor | None,
     c_positive: Tensor | float,
     c_negative: Tensor | float,
-    focus: Tensor | float,
+    focus: Tensor | float | None,
     chance: Tensor | None,
     emphasis: Tensor | None,
     trust: float,
@@ -167,13 +167,12 @@ def _partly(
     teacher: Tensor | None,
     picked: Tensor | None,
     off: Tensor,
-    focus: Tensor,
+    focus: Tensor | None,
     shift: Tensor | None,
     emphasis: Tensor | None,
     weight: Tensor,
     factor: Tensor,
     *,
-    attentive: bool,
     targets: str,
     share: str,
     gamma: float,
@@ -197,7 +196,7 @@ def _partly(
     part = torch.where(known, 1.0, weight.to(x.dtype))
     if picked is not None:
         part = torch.where(known | picked, part, 0.0)
-    if attentive:
+    if focus is not None:
         attention = torch.exp(focus * torch.log(expected + RARE))  # quicker than a power
         part = part * attention / attention.mean()
     if emphasis is not None:

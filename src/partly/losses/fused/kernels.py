@@ -13,6 +13,7 @@ With TRITON_INTERPRET=1 set before this module is imported everything runs on th
 
 import math
 import os
+from functools import cache
 
 import torch
 import triton
@@ -207,12 +208,12 @@ def _look_through(
     sharpness,
     images,
     length,
-    ATTENTIVE: tl.constexpr,
     COUNTED: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Of a program's tiles: positive entries, known entries, and the sum of the attention."""
+    """Of a program's tiles: positive entries, known entries, and the sum of the attention, if there
+    is one: where sharpness is not None."""
     lines = rows[:, None] * length + columns[None, :]
     positives = tl.zeros([ROWS, COLUMNS], tl.float32)
     knowns = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -224,7 +225,7 @@ def _look_through(
             label = tl.load(labels + base + lines, mask=inside, other=-1)
             positives += (label == 1).to(tl.float32)
             knowns += ((label == 1) | (label == 0)).to(tl.float32)
-        if ATTENTIVE:
+        if sharpness is not None:
             x = tl.load(believed + base + lines, mask=inside, other=0.0).to(tl.float32)
             attentions += tl.where(inside, _attention(_probability(x), sharpness), 0.0)
         row += ROWS
@@ -439,8 +440,8 @@ def _paper_kernel(
         known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
     elif SHARE != "off":
         positive, known_in_all, _none = _look_through(
-            logits, labels, row, tiles, rows, places, 0.0, images, length,
-            False, True, ROWS, COLUMNS,
+            logits, labels, row, tiles, rows, places, None, images, length,
+            True, ROWS, COLUMNS,
         )  # fmt: skip
     alpha, beta = _balance(positive, known_in_all, 1.0 * images * length, gamma, SHARE)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -504,7 +505,6 @@ def _partly_survey(
     images,
     length,
     tiles,
-    ATTENTIVE: tl.constexpr,
     COUNTED: tl.constexpr,
     FOCUS: tl.constexpr,
     ROWS: tl.constexpr,
@@ -516,16 +516,18 @@ def _partly_survey(
     row = program // widths * (tiles * ROWS)
     columns = program % widths * COLUMNS + _places(COLUMNS)
     rows = tl.arange(0, ROWS)
-    sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
+    sharpness = None
+    if focus is not None:
+        sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
     positive, known, attention = _look_through(
         believed, labels, row, tiles, rows, columns, sharpness, images, length,
-        ATTENTIVE, COUNTED, ROWS, COLUMNS,
+        COUNTED, ROWS, COLUMNS,
     )  # fmt: skip
     count = tl.num_programs(0)
     if COUNTED:
         tl.store(sums + program, positive)
         tl.store(sums + count + program, known)
-    if ATTENTIVE:
+    if focus is not None:
         tl.store(sums + 2 * count + program, attention)
 
 
@@ -547,17 +549,14 @@ def _partly_kernel(
     images,
     length,
     tiles,
-    surveyed,
     trust,
     weight,
     factor,
     gamma,
     TARGETS: tl.constexpr,
-    ATTENTIVE: tl.constexpr,
     SHARE: tl.constexpr,
     C_POSITIVE: tl.constexpr,
     C_NEGATIVE: tl.constexpr,
-    BY_IMAGE: tl.constexpr,
     FOCUS: tl.constexpr,
     SURVEYED: tl.constexpr,
     ROWS: tl.constexpr,
@@ -572,33 +571,37 @@ def _partly_kernel(
     rows = tl.arange(0, ROWS)
     lines = rows[:, None] * length + columns[None, :]
     entries = 1.0 * images * length
-    sharpness = 0.0
-    if ATTENTIVE:
+    sharpness = None
+    if focus is not None:
         sharpness = _read(focus, row, rows, columns, images, length, FOCUS)
     positive, known_in_all, attention = 0.0, 0.0, entries
-    if SHARE != "off" or ATTENTIVE:
+    if SHARE != "off" or focus is not None:
         if survey is None:
             positive, known_in_all, attention = _look_through(
                 logits if teacher is None else teacher, labels, row, tiles, rows, columns,
-                sharpness, images, length, ATTENTIVE, SHARE != "off", ROWS, COLUMNS,
+                sharpness, images, length, SHARE != "off", ROWS, COLUMNS,
             )  # fmt: skip
         else:
+            surveyed = 1 if SURVEYED == 1 else tl.num_programs(0)
             if SHARE != "off":
                 positive = _sum_of(survey, 0, surveyed, SURVEYED)
                 known_in_all = _sum_of(survey, 1, surveyed, SURVEYED)
-            if ATTENTIVE:
+            if focus is not None:
                 attention = _sum_of(survey, 2, surveyed, SURVEYED)
     alpha, beta = _balance(positive, known_in_all, entries, gamma, SHARE)
     log_ratio = 0.0
     if SHARE != "off":
         log_ratio = _log_ratio(alpha, beta)
     scale = factor / entries
-    if ATTENTIVE:
+    if focus is not None:
         scale = factor / attention
+    BY_LABEL: tl.constexpr = (C_POSITIVE != "image" and C_POSITIVE != "entry") and (
+        C_NEGATIVE != "image" and C_NEGATIVE != "entry"
+    )
     drawn = 1.0
     if chance is not None:
         drawn = _read(chance, row, rows, columns, images, length, "label")
-    if not BY_IMAGE:  # the same for all rows
+    if BY_LABEL:  # the same for all rows
         positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
         negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
         tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
@@ -616,7 +619,7 @@ def _partly_kernel(
         believed = x
         if teacher is not None:
             believed = tl.load(teacher + base + lines, mask=inside, other=0.0).to(tl.float32)
-        if BY_IMAGE:
+        if not BY_LABEL:
             positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
             negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
             tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
@@ -627,17 +630,17 @@ def _partly_kernel(
         sides = _sides(x)
         belief = sides[1]
         if teacher is not None or chance is not None:  # noqa: SIM102, Triton chains no `and`
-            if ATTENTIVE or TARGETS == "prediction":
+            if focus is not None or TARGETS == "prediction":
                 belief = _probability(believed)
         known = (label == 1) | (label == 0)
         share = tl.where(known, 1.0, weight)
-        if ATTENTIVE:
+        if focus is not None:
             share = share * _attention(belief, sharpness)
         if emphasis is not None:
             more = tl.load(emphasis + base + lines, mask=inside, other=0.0)
             share = share * more.to(tl.float32)
         if TARGETS == "posterior":
-            if teacher is None and not BY_IMAGE:
+            if teacher is None and BY_LABEL:
                 belief = _moved(x, sides[3], pull)
             else:
                 belief = _probability(believed + tilt)
@@ -669,7 +672,8 @@ def _scale_kernel(values, factor, entries, tiles, TILE: tl.constexpr):
             tl.store(values + start + places, value.to(values.dtype.element_ty), mask=inside)
 
 
-# Launches
+# Launches, which are most of what a small loss costs. What is compiled in stands in the order in
+# which its kernel names it: names here would cost a tenth of a launch.
 
 
 def bce(logits: Tensor, labels: Tensor, *, reduction: str) -> Answer:
@@ -706,11 +710,11 @@ def asl(
         float(gamma_positive),
         float(gamma_negative),
         float(clip),
-        POSITIVE_POWER=_whole(gamma_positive),
-        NEGATIVE_POWER=_whole(gamma_negative),
-        CLIPPED=clip != 0,
-        UNKNOWN=unknown,
-        TILE=tile,
+        _whole(gamma_positive),
+        _whole(gamma_negative),
+        clip != 0,
+        unknown,
+        tile,
         num_warps=ALONE_WARPS if alone else WARPS,
         enable_fp_fusion=True,
     )
@@ -756,11 +760,11 @@ def paper_loss(
         1 / 255 if pseudo.dtype == torch.uint8 else 1.0,
         float(weight),
         float(gamma),
-        PENALTY=p,
-        SHARE=share,
-        SURVEYED=_power_above(surveyed),
-        ROWS=rows,
-        COLUMNS=columns,
+        p,
+        share,
+        _power_above(surveyed),
+        rows,
+        columns,
         num_warps=warps,
         enable_fp_fusion=True,
     )
@@ -782,7 +786,7 @@ def _survey_paper(
     survey = torch.empty(2, surveyed, dtype=torch.float32, device=logits.device)
     _paper_survey[(surveyed,)](
         logits, labels, picked, counts, survey, images, length, splits, stretch,
-        PENALTY=p, ROWS=rows, COLUMNS=columns, num_warps=WARPS, enable_fp_fusion=True,
+        p, rows, columns, num_warps=WARPS, enable_fp_fusion=True,
     )  # fmt: skip
     return counts, _few(survey), splits
 
@@ -794,14 +798,13 @@ def partly(
     picked: Tensor | None,
     c_positive: Tensor | float,
     c_negative: Tensor | float,
-    focus: Tensor | float,
+    focus: Tensor | float | None,
     chance: Tensor | None,
     emphasis: Tensor | None,
     trust: float,
     weight: float,
     factor: float,
     *,
-    attentive: bool,
     targets: str,
     share: str,
     gamma: float,
@@ -810,18 +813,16 @@ def partly(
     images, length = logits.shape
     picked = _bytes(picked)
     rows, columns, tiles, programs, warps = _plan(images, length)
-    layouts = [layout_of(value, logits.shape) for value in (c_positive, c_negative)]
     by_label = "label" if isinstance(focus, Tensor) else "number"
     survey = None
-    if (attentive or share != "off") and programs > 1:
+    if (focus is not None or share != "off") and programs > 1:
         survey = torch.empty(3, programs, dtype=torch.float32, device=logits.device)
         _partly_survey[(programs,)](
             logits if teacher is None else teacher, labels, focus, survey, images, length, tiles,
-            ATTENTIVE=attentive, COUNTED=share != "off", FOCUS=by_label,
-            ROWS=rows, COLUMNS=columns, num_warps=warps, enable_fp_fusion=True,
+            share != "off", by_label, rows, columns,
+            num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
         survey = _few(survey)
-    surveyed = 1 if survey is None else survey.shape[1]
     gradient, sums = _empty(logits, programs)
     fresh = None if store is None else torch.empty_like(logits, dtype=DTYPES[store])
     _partly_kernel[(programs,)](
@@ -841,21 +842,18 @@ def partly(
         images,
         length,
         tiles,
-        surveyed,
         float(trust),
         float(weight),
         float(factor),
         float(gamma),
-        TARGETS=targets,
-        ATTENTIVE=attentive,
-        SHARE=share,
-        C_POSITIVE=layouts[0],
-        C_NEGATIVE=layouts[1],
-        BY_IMAGE=not {"image", "entry"}.isdisjoint(layouts),
-        FOCUS=by_label,
-        SURVEYED=_power_above(surveyed),
-        ROWS=rows,
-        COLUMNS=columns,
+        targets,
+        share,
+        layout_of(c_positive, logits.shape),
+        layout_of(c_negative, logits.shape),
+        by_label,
+        1 if survey is None else _power_above(survey.shape[1]),
+        rows,
+        columns,
         num_warps=warps,
         enable_fp_fusion=True,
     )
@@ -867,12 +865,12 @@ def scale_(values: Tensor, factor: Tensor) -> Tensor:
     tiles = _ceil(values.numel(), TILE * 4 * PROGRAMS)
     programs = _ceil(values.numel(), TILE * tiles)
     _scale_kernel[(programs,)](
-        values, factor, values.numel(), tiles,
-        TILE=TILE, num_warps=WARPS, enable_fp_fusion=True,
-    )  # fmt: skip
+        values, factor, values.numel(), tiles, TILE, num_warps=WARPS, enable_fp_fusion=True
+    )
     return values
 
 
+@cache
 def _plan(images: int, length: int) -> tuple[int, int, int, int, int]:
     """(rows, columns, tiles, programs, warps): the shape of a tile, and who works on how many."""
     alone = images * length <= ALONE and length <= WIDTH
@@ -892,7 +890,7 @@ def _empty(logits: Tensor, programs: int) -> tuple[Tensor, Tensor]:
     shape = () if programs == 1 else (programs,)
     return (
         torch.empty_like(logits, dtype=wide),
-        torch.empty(shape, dtype=torch.float32, device=logits.device),
+        logits.new_empty(shape, dtype=torch.float32),
     )
 
 
