@@ -8,6 +8,7 @@ noisy for all of them: the time of value and gradient together,
             Each table counts once, and once more where a number of the whole batch or image must be
             known before a gradient can be written (labels for α and β, beliefs for the attention)
     eager   in units of the same loss as it is usually written, operation by operation
+    bce     in units of PyTorch's cross-entropy
 
 On a GPU the floor is compared with what the GPU itself takes: a recorded graph of the same work is
 replayed, so that Python does not keep it waiting. All other times are those that a caller sees.
@@ -178,7 +179,8 @@ def compare(variants: dict[str, Variant], shape: tuple[int, int], device: str) -
 def measure(
     variants: dict[str, Variant], shape: tuple[int, int], device: str, rounds: int, speed: float
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of each, and their ratio to the floor and to the usual way."""
+    """Milliseconds of each, and their ratio to the floor, to the usual way and to cross-entropy,
+    those of the same round."""
     data = make_data(shape, device)
     entries = data.logits.numel()
     seconds: dict[str, list[float]] = {name: [] for name in variants}
@@ -199,8 +201,10 @@ def measure(
             "milliseconds": round(1000 * medians[name], 4),
             "floor": round(medians[name] / (variant.size * entries / speed), 2),
         }
-        if variant.eager:
-            figures["eager"] = round(medians[name] / medians[variant.eager], 3)
+        for ratio, other in (("eager", variant.eager), ("bce", "eager bce")):
+            if other:
+                pairs = zip(seconds[name], seconds[other], strict=True)
+                figures[ratio] = round(statistics.median(a / b for a, b in pairs), 3)
         if device == "cuda":
             alone = recorded(variant, data, rounds)
             figures["device_milliseconds"] = round(1000 * alone, 4)

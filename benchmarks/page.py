@@ -148,7 +148,6 @@ def fused(results: Json) -> list[str]:
         shapes, machine = list(entry["shapes"]), key.split(", ")[0]
         found = entry["shapes"][largest(entry)]
         smallest = entry["shapes"][shapes[0]]
-        cross_entropy = smallest["eager bce"]["milliseconds"]
         head = ["", f"ms at {shown(largest(entry))}", "× floor"]
         head.append(f"× PyTorch's bce at {shown(shapes[0])}")
         rows = [
@@ -156,7 +155,7 @@ def fused(results: Json) -> list[str]:
                 loss,
                 number(figures.get("device_milliseconds", figures["milliseconds"])),
                 number(figures["floor"]),
-                number(smallest[f"fused {loss}"]["milliseconds"] / cross_entropy),
+                number(smallest[f"fused {loss}"]["bce"]),
                 *(number(entry["shapes"][shape][f"fused {loss}"]["eager"]) for shape in shapes),
             ]
             for loss in LOSSES

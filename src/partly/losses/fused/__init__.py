@@ -55,7 +55,7 @@ MODULES = {"triton": "kernels", "compiled": "closed"}
 NEEDED = ("labels", "pseudo")
 NUMBERS = (float, int)  # beside tensors; to ask for those takes longer
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
-WORTH_A_LOOK = 1 << 20  # entries of a gradient that is multiplied by 1 often enough to look
+WORTH_A_LOOK = 1 << 23  # entries of a gradient that is multiplied by 1 often enough to look
 
 # What computing plainly would not help.
 UNHELPED = (PartlyError, torch.cuda.OutOfMemoryError, MemoryError)
