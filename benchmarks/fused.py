@@ -1,8 +1,9 @@
 """How close do the fused losses come to the time that moving their bytes takes?
 
 What enters: logits and labels that are already on the device, some labels unknown. What leaves,
-each as the median of several rounds in which all variants take turns, so that a noisy machine is
-noisy for all of them: the time of value and gradient together,
+each as the median of several rounds in which all variants take turns, and after each those that it
+is compared with, so that a noisy machine is noisy for all of them: the time of value and gradient
+together,
 
     floor   in units of the bytes that must be moved over the bandwidth of a copy, measured here.
             Each table counts once, and once more where a number of the whole batch or image must be
@@ -21,6 +22,7 @@ terminal, and benchmarks/results/fused.json, with an entry for each device.
 """
 
 import argparse
+import math
 import os
 import platform
 import statistics
@@ -43,6 +45,7 @@ LARGE = (2048, 65_536)  # on a GPU
 QUICK = ((16, 80), (64, 500))
 FOCUS = 0.25
 CLIP, GAMMA = 0.05, 4.0
+TURN = 0.02  # seconds, before another variant takes its turn
 
 
 class Data(NamedTuple):
@@ -179,32 +182,40 @@ def compare(variants: dict[str, Variant], shape: tuple[int, int], device: str) -
 def measure(
     variants: dict[str, Variant], shape: tuple[int, int], device: str, rounds: int, speed: float
 ) -> dict[str, dict[str, float]]:
-    """Milliseconds of each, and their ratio to the floor, to the usual way and to cross-entropy,
-    those of the same round."""
+    """Milliseconds of each; its ratio to the floor, and to the usual way and cross-entropy, which
+    take a turn right after it: what a machine does beside changes from second to second."""
     data = make_data(shape, device)
     entries = data.logits.numel()
+    works = {
+        name: lambda variant=variant: value_and_gradient(variant, data)
+        for name, variant in variants.items()
+    }
+    steps = {}
+    for name, work in works.items():
+        work()
+        steps[name] = max(3, min(500, int(TURN / timed(work, 2, device))))
+
+    def take_turn(name: str) -> float:
+        works[name]()  # the first step after another's is slower
+        return timed(works[name], steps[name], device)
+
     seconds: dict[str, list[float]] = {name: [] for name in variants}
-    steps = dict.fromkeys(variants, 1)
-    for number in range(rounds + 1):
+    ratios: dict[str, dict[str, list[float]]] = {name: {} for name in variants}
+    for _ in range(rounds):
         for name, variant in variants.items():
-            value_and_gradient(variant, data)  # the first steps after another's are slower
-            taken = timed(lambda v=variant: value_and_gradient(v, data), steps[name], device)
-            if number:
-                seconds[name].append(taken)
-            else:  # the first round warms up, and says how many steps take a twentieth of a second
-                again = timed(lambda v=variant: value_and_gradient(v, data), 2, device)
-                steps[name] = max(3, min(500, int(0.05 / again)))
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
+            seconds[name].append(take_turn(name))
+            for kind, peer in {"eager": variant.eager, "bce": "eager bce"}.items():
+                if peer and peer != name:
+                    ratio = seconds[name][-1] / take_turn(peer)
+                    ratios[name].setdefault(kind, []).append(ratio)
     found = {}
     for name, variant in variants.items():
+        taken = statistics.median(seconds[name])
         figures = {
-            "milliseconds": round(1000 * medians[name], 4),
-            "floor": round(medians[name] / (variant.size * entries / speed), 2),
+            "milliseconds": round(1000 * taken, 4),
+            "floor": round(taken / (variant.size * entries / speed), 2),
+            **{kind: round(statistics.median(those), 3) for kind, those in ratios[name].items()},
         }
-        for ratio, other in (("eager", variant.eager), ("bce", "eager bce")):
-            if other:
-                pairs = zip(seconds[name], seconds[other], strict=True)
-                figures[ratio] = round(statistics.median(a / b for a, b in pairs), 3)
         if device == "cuda":
             alone = recorded(variant, data, rounds)
             figures["device_milliseconds"] = round(1000 * alone, 4)
@@ -228,12 +239,12 @@ def recorded(variant: Variant, data: Data, rounds: int) -> float:
 
 
 def show(shape: tuple[int, int], measured: dict[str, dict[str, float]]) -> None:
-    print(f"{shape[0]} × {shape[1]:,}: {'':24} ms, ms of the device alone, × floor, × eager")
+    print(f"{shape[0]} × {shape[1]:,}: {'':24} ms, ms of the device alone, × floor, × eager, × bce")
     for name, figures in measured.items():
-        eager = f"{figures['eager']:8.3f}" if "eager" in figures else ""
+        ratios = " ".join(f"{figures.get(kind, math.nan):8.3f}" for kind in ("eager", "bce"))
         alone = figures.get("device_milliseconds", figures["milliseconds"])
         times = f"{figures['milliseconds']:8.3f} {alone:8.3f} {figures['floor']:8.2f}"
-        print(f"  {name:30} {times} {eager}")
+        print(f"  {name:30} {times} {ratios}")
 
 
 def main() -> None:

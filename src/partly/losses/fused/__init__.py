@@ -309,9 +309,9 @@ def _answer(
         inputs = (labels.view(torch.int8), *inputs[1:])
     ready = [
         value if value is None or isinstance(value, NUMBERS) else value.contiguous()
-        for value in inputs
+        for value in (logits, *inputs)
     ]
-    answer: Answer = _on_device_of(logits, function, [logits.contiguous(), *ready], options)
+    answer: Answer = _on_device_of(logits, function, ready, options)
     return answer
 
 
@@ -319,7 +319,7 @@ def _on_device_of(
     tensor: Tensor, function: Callable[..., Any], given: list[Any], named: dict[str, Any]
 ) -> Any:
     """Kernels run on the current device. To ask which that is takes time, to set it more."""
-    if not tensor.is_cuda or _one_gpu() or tensor.device.index == torch.cuda.current_device():
+    if _one_gpu() or not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
         return function(*given, **named)
     with torch.cuda.device(tensor.device):
         return function(*given, **named)
@@ -327,7 +327,7 @@ def _on_device_of(
 
 @cache
 def _one_gpu() -> bool:
-    return torch.cuda.device_count() == 1
+    return torch.cuda.device_count() < 2
 
 
 class _WithGradient(torch.autograd.Function):
