@@ -38,7 +38,8 @@ NUMBERS = (
     (("epochs", "batch_size", "image_size"), WHOLE, _above_0, "a whole number above 0"),
     (("learning_rate", "head_factor"), ANY, _above_0, "a number above 0"),
     (("clip", "weight_decay", "head_decay"), ANY, _from_0, "a number of 0 or more"),
-    (("workers", "checkpoint_steps", "seed"), WHOLE, _from_0, "a whole number of 0 or more"),
+    (("workers", "checkpoint_steps"), WHOLE, _from_0, "a whole number of 0 or more"),
+    (("seed",), WHOLE, _from_0, "a whole number of 0 or more, below 2^63"),
     (("warmup", "ema", "hold_out"), ANY, _share, "a number in [0, 1)"),
 )
 WORDS = {

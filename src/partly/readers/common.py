@@ -63,6 +63,8 @@ def _parsed(file: Path, without: Sequence[str]) -> Any:
             with suppress(ValueError):  # a broken file is parsed again, to say where it is broken
                 return json.loads(re.sub(numbers, rb'"\1":0', content))
         return json.loads(content)
+    except UnicodeDecodeError:
+        raise DataError(f"{file} is not JSON, nor text at all: what format has it?") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
 
