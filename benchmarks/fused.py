@@ -1,8 +1,8 @@
 """How close do the fused losses come to the time that moving their bytes takes?
 
 What enters: logits and labels that are already on the device, some labels unknown. What leaves,
-each as the median of several rounds in which all variants take turns, and after each those that it
-is compared with, so that a noisy machine is noisy for all of them: the time of value and gradient
+each as the median of several rounds in which all variants take turns, each beside those that it is
+compared with, so that a noisy machine is noisy for all of them: the time of value and gradient
 together,
 
     floor   in units of the bytes that must be moved over the bandwidth of a copy, measured here.
@@ -183,7 +183,7 @@ def measure(
     variants: dict[str, Variant], shape: tuple[int, int], device: str, rounds: int, speed: float
 ) -> dict[str, dict[str, float]]:
     """Milliseconds of each; its ratio to the floor, and to the usual way and cross-entropy, which
-    take a turn right after it: what a machine does beside changes from second to second."""
+    take a turn right after it, or before: what a machine does beside changes all the time."""
     data = make_data(shape, device)
     entries = data.logits.numel()
     works = {
@@ -192,7 +192,7 @@ def measure(
     }
     steps = {}
     for name, work in works.items():
-        work()
+        timed(work, 3, device)
         steps[name] = max(3, min(500, int(TURN / timed(work, 2, device))))
 
     def take_turn(name: str) -> float:
@@ -201,13 +201,15 @@ def measure(
 
     seconds: dict[str, list[float]] = {name: [] for name in variants}
     ratios: dict[str, dict[str, list[float]]] = {name: {} for name in variants}
-    for _ in range(rounds):
+    for number in range(rounds):
         for name, variant in variants.items():
-            seconds[name].append(take_turn(name))
-            for kind, peer in {"eager": variant.eager, "bce": "eager bce"}.items():
-                if peer and peer != name:
-                    ratio = seconds[name][-1] / take_turn(peer)
-                    ratios[name].setdefault(kind, []).append(ratio)
+            peers = {"eager": variant.eager or name, "bce": "eager bce"}
+            turns = dict.fromkeys([name, *peers.values()])
+            taken = {each: take_turn(each) for each in list(turns)[:: -1 if number % 2 else 1]}
+            seconds[name].append(taken[name])
+            for kind, peer in peers.items():
+                if peer != name:
+                    ratios[name].setdefault(kind, []).append(taken[name] / taken[peer])
     found = {}
     for name, variant in variants.items():
         taken = statistics.median(seconds[name])

@@ -108,16 +108,19 @@ class Compiled:
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
         return self.compile
 
-    def compile(self, *given: Any, num_warps: int, enable_fp_fusion: bool, **fixed: Any) -> None:
+    def compile(self, *given: Any, num_warps: int, enable_fp_fusion: bool, **named: Any) -> None:
         import triton
         from triton.backends.compiler import GPUTarget
         from triton.compiler import ASTSource
 
         names = self.kernel.arg_names
-        every = dict(zip(names, given, strict=False)) | fixed
-        fixed = {part.name: every[part.name] for part in self.kernel.params if part.is_constexpr}
-        fixed |= {name: value for name, value in every.items() if value is None}
-        fixed |= {name: 1 for name, value in every.items() if type(value) is int and value == 1}
+        every = dict(zip(names[: len(given)], given, strict=True)) | named
+        constants = {part.name for part in self.kernel.params if part.is_constexpr}
+        fixed = {
+            name: value
+            for name, value in every.items()
+            if name in constants or value is None or (type(value) is int and value == 1)
+        }
         kinds = {int: "i32", float: "fp32"}
         signature = {
             name: "constexpr" if name in fixed

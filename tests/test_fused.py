@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import partial
+from itertools import compress, product
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -649,13 +650,17 @@ def test_kernels_can_be_compiled(case: Case, alone: bool) -> None:
 
     names = [name for name in vars(kernels) if name.endswith(("_kernel", "_survey"))]
     compiled = {name: Compiled(getattr(kernels, name)) for name in names}
-    few = {} if alone else {"ALONE": 1, "MANY": 1}
+    few = {} if alone else {"ALONE": 1, "MANY": 1, "TILE": 512}
     with (
         mock.patch.multiple(kernels, **compiled, **few),
         mock.patch.object(fused, "_against_triton", return_value=[]),
     ):
         case.fused(make_data((40, 50)), "triton")
-    assert sum(kernel.launches for kernel in compiled.values()) >= 1
+    launches = {name: kernel.launches for name, kernel in compiled.items() if kernel.launches}
+    needs = case.name == "paper_loss" or case.options.get("share", "off") != "off"
+    surveys = not alone and (needs or "focus" in case.options)
+    assert launches == dict.fromkeys(launches, 1)
+    assert sorted(name.endswith("_survey") for name in launches) == [False] + surveys * [True]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -723,6 +728,40 @@ def test_what_is_one_a_label_is_nothing_else(name: str) -> None:
     )
     found = fused.partly(data.logits, data.labels, c_positive=0.3, **{name: [0.5] * 40})
     assert torch.equal(found[0], expected[0])
+
+
+def test_every_kind_of_input_is_compiled_by_itself() -> None:
+    """The compiler takes eight versions of a function, and computes all further ones slowly."""
+    data, graphs = make_data(), []
+
+    def keep(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    tables = {"teacher": data.teacher, "picked": data.picked, "emphasis": data.by_entry}
+    closed._compiled.cache_clear()
+    with mock.patch.object(torch, "compile", partial(torch.compile, backend=keep)):
+        for which in product([False, True], repeat=3):
+            some = dict(compress(tables.items(), which))
+            for c_positive in (0.3, data.by_image):
+                given = {"c_positive": c_positive, "backend": "compiled", **some}
+                fused.partly(data.logits, data.labels, **given)
+    closed._compiled.cache_clear()
+    assert len(graphs) == 16
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_kernel_runs_on_the_gpu_of_its_tensors(count: int, monkeypatch: Any) -> None:
+    """Told by what is asked of PyTorch, for there are seldom two."""
+    asked: list[Any] = []
+    tensor = mock.Mock(is_cuda=True, device=torch.device("cuda", count - 1))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda device: asked.append(device) or nullcontext())
+    fused._one_gpu.cache_clear()
+    assert fused._on_device_of(tensor, lambda a, b: a - b, [5], {"b": 3}) == 2
+    fused._one_gpu.cache_clear()
+    assert asked == [torch.device("cuda", 1)] * (count - 1)
 
 
 def broken(*_: Any, **__: Any) -> Any:

@@ -929,6 +929,8 @@ def test_chances_come_as_numbers_arrays_lists_or_tensors() -> None:
     assert found == pytest.approx([found[0]] * len(forms))
     each = [float(fused.partly(logits, labels, c_positive=form)[0]) for form in forms]
     assert each == pytest.approx([each[0]] * len(forms))
+    one = losses.observed(torch.tensor(0.3), torch.tensor(1), c_positive=torch.tensor(0.5))
+    assert one == losses.observed(torch.tensor([0.3]), torch.tensor([1]), c_positive=0.5)
     table = LabelTable.from_dense(labels.numpy())
     facts = propensity.estimate(table, expected_positives=2)
     both = {"c_positive": facts.positive, "c_negative": facts.negative}

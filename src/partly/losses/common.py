@@ -99,9 +99,9 @@ def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value")
     """Whether there is one number for all entries, one a label [L], an image [B, 1] or an entry."""
     if not isinstance(value, Tensor):
         return "number"
-    if value.ndim == 1 and value.shape[0] == shape[-1]:  # mostly, and asking is quicker
+    if value.ndim == 1 and shape and value.shape[0] == shape[-1]:  # mostly, and asking is quicker
         return "label"
-    images, labels = shape if len(shape) == 2 else (1, *shape[-1:])
+    images, labels = shape if len(shape) == 2 else (1, shape[-1] if shape else 1)
     own = (1,) * (2 - value.ndim) + tuple(value.shape)
     layouts = {(1, 1): "one", (1, labels): "label", (images, 1): "image", (images, labels): "entry"}
     if own not in layouts:

@@ -55,7 +55,9 @@ MODULES = {"triton": "kernels", "compiled": "closed"}
 NEEDED = ("labels", "pseudo")
 NUMBERS = (float, int)  # beside tensors; to ask for those takes longer
 WORTH_COMPILING = 1 << 20  # entries: some hundred steps then save as long as compiling takes
-WORTH_A_LOOK = 1 << 23  # entries of a gradient that is multiplied by 1 often enough to look
+# A gradient is mostly multiplied by 1. From so many entries on, a kernel that looks first is worth
+# it; with fewer, to launch one of ours takes Python longer than the GPU takes to multiply.
+WORTH_A_LOOK = 1 << 23
 
 # What computing plainly would not help.
 UNHELPED = (PartlyError, torch.cuda.OutOfMemoryError, MemoryError)
@@ -319,7 +321,7 @@ def _on_device_of(
     tensor: Tensor, function: Callable[..., Any], given: list[Any], named: dict[str, Any]
 ) -> Any:
     """Kernels run on the current device. To ask which that is takes time, to set it more."""
-    if _one_gpu() or not tensor.is_cuda or tensor.device.index == torch.cuda.current_device():
+    if not tensor.is_cuda or _one_gpu() or tensor.device.index == torch.cuda.current_device():
         return function(*given, **named)
     with torch.cuda.device(tensor.device):
         return function(*given, **named)
@@ -327,7 +329,7 @@ def _on_device_of(
 
 @cache
 def _one_gpu() -> bool:
-    return torch.cuda.device_count() < 2
+    return torch.cuda.device_count() == 1
 
 
 class _WithGradient(torch.autograd.Function):

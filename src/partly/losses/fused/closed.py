@@ -75,14 +75,15 @@ def _run(loss: Callable[..., Answer], *inputs: Any, **options: Any) -> Answer:
         for value in inputs
     ]
     with torch.no_grad():
-        return _compiled(loss, tuple(options.items()))(*tensors)
+        kinds = tuple(None if value is None else (value.dtype, value.ndim) for value in tensors)
+        return _compiled(loss, tuple(options.items()), kinds)(*tensors)
 
 
 @cache
 def _compiled(
-    loss: Callable[..., Answer], options: tuple[tuple[str, Any], ...]
+    loss: Callable[..., Answer], options: tuple[tuple[str, Any], ...], kinds: tuple[Any, ...]
 ) -> Callable[..., Answer]:
-    """The function for these options: they are compiled into it."""
+    """The function for these options and kinds of inputs: both are compiled into it."""
     settings = dict(options)
 
     def run(*inputs: Any) -> Answer:

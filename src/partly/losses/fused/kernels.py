@@ -13,7 +13,6 @@ With TRITON_INTERPRET=1 set before this module is imported everything runs on th
 
 import math
 import os
-from functools import cache
 
 import torch
 import triton
@@ -582,6 +581,7 @@ def _partly_kernel(
                 sharpness, images, length, SHARE != "off", ROWS, COLUMNS,
             )  # fmt: skip
         else:
+            # Of as many programs as there are here, or added up already.
             surveyed = 1 if SURVEYED == 1 else tl.num_programs(0)
             if SHARE != "off":
                 positive = _sum_of(survey, 0, surveyed, SURVEYED)
@@ -595,13 +595,14 @@ def _partly_kernel(
     scale = factor / entries
     if focus is not None:
         scale = factor / attention
-    BY_LABEL: tl.constexpr = (C_POSITIVE != "image" and C_POSITIVE != "entry") and (
+    # In brackets, for Triton chains no `and`.
+    SAME_IN_ALL_ROWS: tl.constexpr = (C_POSITIVE != "image" and C_POSITIVE != "entry") and (
         C_NEGATIVE != "image" and C_NEGATIVE != "entry"
     )
     drawn = 1.0
     if chance is not None:
         drawn = _read(chance, row, rows, columns, images, length, "label")
-    if BY_LABEL:  # the same for all rows
+    if SAME_IN_ALL_ROWS:
         positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
         negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
         tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
@@ -619,7 +620,7 @@ def _partly_kernel(
         believed = x
         if teacher is not None:
             believed = tl.load(teacher + base + lines, mask=inside, other=0.0).to(tl.float32)
-        if not BY_LABEL:
+        if not SAME_IN_ALL_ROWS:
             positive_chance = _read(c_positive, row, rows, columns, images, length, C_POSITIVE)
             negative_chance = _read(c_negative, row, rows, columns, images, length, C_NEGATIVE)
             tilt = _tilt(positive_chance, negative_chance, trust, log_ratio)
@@ -629,7 +630,7 @@ def _partly_kernel(
             x += shift
         sides = _sides(x)
         belief = sides[1]
-        if teacher is not None or chance is not None:  # noqa: SIM102, Triton chains no `and`
+        if teacher is not None or chance is not None:  # noqa: SIM102, as above
             if focus is not None or TARGETS == "prediction":
                 belief = _probability(believed)
         known = (label == 1) | (label == 0)
@@ -640,7 +641,7 @@ def _partly_kernel(
             more = tl.load(emphasis + base + lines, mask=inside, other=0.0)
             share = share * more.to(tl.float32)
         if TARGETS == "posterior":
-            if teacher is None and BY_LABEL:
+            if teacher is None and SAME_IN_ALL_ROWS:
                 belief = _moved(x, sides[3], pull)
             else:
                 belief = _probability(believed + tilt)
@@ -672,8 +673,8 @@ def _scale_kernel(values, factor, entries, tiles, TILE: tl.constexpr):
             tl.store(values + start + places, value.to(values.dtype.element_ty), mask=inside)
 
 
-# Launches, which are most of what a small loss costs. What is compiled in stands in the order in
-# which its kernel names it: names here would cost a tenth of a launch.
+# Launches, which are most of what a small loss costs. What is compiled in is passed by position, in
+# the kernel's order: keywords take Triton longer.
 
 
 def bce(logits: Tensor, labels: Tensor, *, reduction: str) -> Answer:
@@ -813,13 +814,13 @@ def partly(
     images, length = logits.shape
     picked = _bytes(picked)
     rows, columns, tiles, programs, warps = _plan(images, length)
-    by_label = "label" if isinstance(focus, Tensor) else "number"
+    focus_layout = "label" if isinstance(focus, Tensor) else "number"
     survey = None
     if (focus is not None or share != "off") and programs > 1:
         survey = torch.empty(3, programs, dtype=torch.float32, device=logits.device)
         _partly_survey[(programs,)](
             logits if teacher is None else teacher, labels, focus, survey, images, length, tiles,
-            share != "off", by_label, rows, columns,
+            share != "off", focus_layout, rows, columns,
             num_warps=warps, enable_fp_fusion=True,
         )  # fmt: skip
         survey = _few(survey)
@@ -850,7 +851,7 @@ def partly(
         share,
         layout_of(c_positive, logits.shape),
         layout_of(c_negative, logits.shape),
-        by_label,
+        focus_layout,
         1 if survey is None else _power_above(survey.shape[1]),
         rows,
         columns,
@@ -870,7 +871,6 @@ def scale_(values: Tensor, factor: Tensor) -> Tensor:
     return values
 
 
-@cache
 def _plan(images: int, length: int) -> tuple[int, int, int, int, int]:
     """(rows, columns, tiles, programs, warps): the shape of a tile, and who works on how many."""
     alone = images * length <= ALONE and length <= WIDTH
