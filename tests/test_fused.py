@@ -717,6 +717,18 @@ def test_what_is_missing_or_no_number_is_said() -> None:
             fused.paper_loss(logits, labels, **given)
 
 
+def test_a_focus_of_no_dimension_is_one_number_and_has_no_gradient() -> None:
+    data = make_data()
+    logits = data.logits.clone().requires_grad_()
+    focus = torch.tensor(0.25, requires_grad=True)
+    found, _ = fused.partly(logits, data.labels, c_positive=0.3, focus=focus)
+    assert found.item() == fused.partly(logits, data.labels, c_positive=0.3, focus=0.25)[0].item()
+    found.backward()
+    assert focus.grad is None
+    with pytest.raises(ConfigError, match=r"^teacher: a tensor of real numbers"):
+        fused.partly(logits, data.labels, c_positive=0.3, teacher=data.labels)
+
+
 @pytest.mark.parametrize("name", ["chance", "focus"])
 def test_what_is_one_a_label_is_nothing_else(name: str) -> None:
     data = make_data()
@@ -809,7 +821,7 @@ def test_a_wrong_tensor_is_named_and_nothing_is_given_up() -> None:
         ):
             assert complaint in str(caught.value)
         for logits in (data.logits.long(), data.logits.numpy()):
-            with pytest.raises(ConfigError, match="logits are a tensor of real numbers"):
+            with pytest.raises(ConfigError, match="logits: a tensor of real numbers"):
                 fused.asl(logits, data.labels)  # type: ignore[arg-type]
         assert not given_up
 

@@ -8,6 +8,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -929,6 +930,8 @@ def test_chances_come_as_numbers_arrays_lists_or_tensors() -> None:
     assert found == pytest.approx([found[0]] * len(forms))
     each = [float(fused.partly(logits, labels, c_positive=form)[0]) for form in forms]
     assert each == pytest.approx([each[0]] * len(forms))
+    priors = [losses.csl(logits, labels, priors=form, likely=0) for form in forms[:3]]
+    assert priors[0] == priors[1] == priors[2] != losses.csl(logits, labels, likely=0)
     one = losses.observed(torch.tensor(0.3), torch.tensor(1), c_positive=torch.tensor(0.5))
     assert one == losses.observed(torch.tensor([0.3]), torch.tensor([1]), c_positive=0.5)
     table = LabelTable.from_dense(labels.numpy())
@@ -955,7 +958,7 @@ def test_chances_that_are_none(loss: Any, chance: Any, message: str) -> None:
 
 def test_inputs_that_are_no_logits_or_labels_are_named() -> None:
     logits, labels = torch.zeros(2, 3), torch.tensor([[1, 0, -1]] * 2)
-    with pytest.raises(ConfigError, match=r"logits are a tensor of real numbers.*torch.int64"):
+    with pytest.raises(ConfigError, match=r"logits: a tensor of real numbers.*torch.int64"):
         losses.ign(logits.long(), labels)
     with pytest.raises(ConfigError, match="labels are a tensor, not ndarray"):
         losses.ign(logits, labels.numpy())
@@ -967,3 +970,42 @@ def test_inputs_that_are_no_logits_or_labels_are_named() -> None:
     picked = torch.tensor([[1.0, 1.0, 0.0]] * 2)
     as_numbers = losses.paper_loss(logits, labels, logits, picked=picked, **times)
     assert as_numbers == losses.paper_loss(logits, labels, logits, picked=picked.bool(), **times)
+
+
+def test_pseudo_labels_may_be_as_they_are_kept():
+    """In steps of 1/255, as the fused losses take and give them."""
+    torch.manual_seed(0)
+    logits, labels = torch.randn(4, 3), torch.tensor([[1, 0, -1]] * 4)
+    kept = torch.randint(0, 256, (4, 3), dtype=torch.uint8)
+    for loss in (losses.consistent, partial(losses.paper_loss, epoch=1, epochs=3)):
+        assert loss(logits, labels, kept) == loss(logits, labels, kept.float() / 255)
+        for wrong in (kept.to(torch.int8), kept > 3):
+            with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities, or uint8"):
+                loss(logits, labels, wrong)
+    with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities, or uint8"):
+        fused.paper_loss(logits, labels, kept.to(torch.int8), epoch=1, epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda x, y: losses.consistent(x, y, torch.rand(3)), "pseudo"),
+        (lambda x, y: losses.consistent(x, y, x.sigmoid(), picked=y[0] > 0), "picked"),
+        (lambda x, y: losses.role(x, y, torch.zeros(1, 3), expected_positives=1), "estimates"),
+        (lambda x, y: losses.large_losses(x, y.T, 1), "labels"),
+        (lambda x, y: losses.ll(x, y, epoch=5, variant="cp", flipped=y[0] > 0), "flipped"),
+        (lambda x, y: losses.csl(x, y, priors=[0.1, 0.2]), "priors"),
+        (lambda x, y: losses.csl(x, y, priors=torch.rand(4, 1)), "priors"),
+        (lambda x, y: losses.consistent(x, y, [0.5] * 3), "pseudo: a tensor, not list"),
+    ],
+)
+def test_a_table_of_another_shape_is_named(call, named):
+    with pytest.raises(ConfigError, match=named):
+        call(torch.zeros(4, 3), torch.tensor([[1, 0, -1]] * 4))
+
+
+def test_picked_entries_may_be_marked_by_numbers():
+    logits, labels = torch.randn(2, 3), torch.tensor([[1, -1, -1]] * 2)
+    picked = torch.tensor([[0, 1, 0], [0, 0, 1]])
+    found = losses.consistent(logits, labels, logits.sigmoid(), picked=picked.float())
+    assert found == losses.consistent(logits, labels, logits.sigmoid(), picked=picked.bool())

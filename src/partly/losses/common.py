@@ -18,11 +18,11 @@ from partly.labels import NEGATIVE, POSITIVE
 Reduction = Literal["mean", "sum", "none"]
 
 
-def check_logits(logits: Tensor) -> None:
+def check_logits(logits: Tensor, name: str = "logits") -> None:
     """They are a tensor of real numbers."""
     if not (isinstance(logits, Tensor) and logits.is_floating_point()):
         kind = logits.dtype if isinstance(logits, Tensor) else type(logits).__name__
-        raise ConfigError(f"logits are a tensor of real numbers [images, labels], not {kind}")
+        raise ConfigError(f"{name}: a tensor of real numbers [images, labels], not {kind}")
 
 
 def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> Any:
@@ -46,6 +46,19 @@ def working(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
+def check_pseudo(pseudo: Tensor) -> None:
+    """They are as `PseudoLabels` keeps them, or a model says them."""
+    if pseudo.dtype != torch.uint8 and not pseudo.is_floating_point():
+        kinds = "probabilities, or uint8 in steps of 1/255"
+        raise ConfigError(f"pseudo: a tensor of {kinds}, not of {pseudo.dtype}")
+
+
+def unpack(pseudo: Tensor, dtype: torch.dtype) -> Tensor:
+    """Pseudo-labels as numbers in [0, 1], however they are kept."""
+    check_pseudo(pseudo)
+    return pseudo.to(dtype) / 255 if pseudo.dtype == torch.uint8 else pseudo.to(dtype)
+
+
 def beside(logits: Tensor, value: Tensor) -> Tensor:
     """A few numbers as they are computed with beside these logits."""
     dtype = torch.float64 if logits.dtype == torch.float64 else torch.float32
@@ -65,6 +78,9 @@ def masks(labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def check_shapes(logits: Tensor, labels: Tensor, name: str = "labels") -> None:
     """Logits and labels must be of one shape: broadcasting would hide a mistake."""
+    if not isinstance(labels, Tensor):
+        kind = type(labels).__name__
+        raise ConfigError(f"{name}: a tensor, not {kind}: torch.as_tensor({name})")
     if logits.shape != labels.shape:
         raise ConfigError(
             f"logits have shape {tuple(logits.shape)}, {name} {tuple(labels.shape)}: "
@@ -93,6 +109,23 @@ def as_chance(name: str, chance: ArrayLike | Tensor, logits: Tensor) -> Tensor |
         chance = torch.from_numpy(values)
     layout_of(chance, logits.shape, name)
     return beside(logits, chance)
+
+
+def one_a_label(
+    name: str,
+    value: ArrayLike | Tensor,
+    logits: Tensor,
+    wanted: str = "a tensor of one number a label",
+) -> Tensor:
+    """Beside these logits."""
+    try:
+        given = value if isinstance(value, Tensor) else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigError(f"{name} is {wanted}, not {value!r}") from None
+    if given.shape != logits.shape[-1:]:
+        expected = f"one number a label [{logits.shape[-1]}]"
+        raise ConfigError(f"{name}: expected {expected}, not shape {tuple(given.shape)}")
+    return beside(logits, given)
 
 
 def layout_of(value: Tensor | float, shape: torch.Size, name: str = "the value") -> str:

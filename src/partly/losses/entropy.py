@@ -16,6 +16,7 @@ from partly.losses.common import (
     cross_entropy,
     masks,
     minus_log,
+    unpack,
     within,
     working,
 )
@@ -216,9 +217,12 @@ def consistent(
     tensor([[0.6931, 0.6931, 0.3466]])
     """
     x, weight = working(logits), within("weight", weight)
+    for name, table in (("labels", labels), ("pseudo", pseudo), ("picked", picked)):
+        if table is not None:
+            check_shapes(logits, table, name)
     # Chosen before it is multiplied, so that whatever stands at a known entry leaves no trace.
-    targets = torch.where(masks(labels)[2], pseudo.detach().to(x.dtype), 0.0)
+    targets = torch.where(masks(labels)[2], unpack(pseudo.detach(), x.dtype), 0.0)
     soft = alpha * targets * minus_log(x) + beta * (1 - targets) * minus_log(-x)
     if picked is not None:
-        soft = torch.where(picked, soft, 0.0)
+        soft = torch.where(picked.bool(), soft, 0.0)
     return by_label(labels, alpha * minus_log(x), beta * minus_log(-x), weight * soft, reduction)

@@ -4,6 +4,7 @@ Letters: B images, L labels, x logits, p = σ(x). Means are over B·L. Cards: do
 """
 
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from partly.errors import ConfigError
@@ -14,6 +15,7 @@ from partly.losses.common import (
     largest,
     masks,
     minus_log,
+    one_a_label,
     power,
     reduce,
     within,
@@ -83,7 +85,7 @@ def csl(
     logits: Tensor,
     labels: Tensor,
     *,
-    priors: Tensor | None = None,
+    priors: ArrayLike | Tensor | None = None,
     gamma_positive: float = 0.0,
     gamma_negative: float = 1.0,
     gamma_unknown: float = 4.0,
@@ -108,7 +110,7 @@ def csl(
     _, _, unknown = masks(labels)
     kept = ~largest(x.detach(), unknown, int(within("likely", likely) * len(x)))
     if priors is not None:
-        kept = kept & (priors <= prior_threshold)
+        kept = kept & (one_a_label("priors", priors, x) <= prior_threshold)
     positive = torch.sigmoid(-x).detach() ** gamma_positive * minus_log(x)
     negative = _shifted_negative(x, gamma_negative, clip)
     assumed = torch.where(kept, _shifted_negative(x, gamma_unknown, clip), 0.0)

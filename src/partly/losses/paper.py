@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from partly.errors import ConfigError
-from partly.losses.common import check_shapes, masks, minus_log, within, working
+from partly.losses.common import check_shapes, masks, minus_log, unpack, within, working
 from partly.schedules import attention
 
 TRIVIAL = 0.1  # an image whose predictions all lie below this is one the model says "no" to
@@ -94,7 +94,7 @@ def paper_loss(
     for name, table in (("labels", labels), ("pseudo", pseudo), ("picked", picked)):
         if table is not None:
             check_shapes(logits, table, name)
-    targets = torch.where(unknown, pseudo.detach().to(x.dtype), positive.to(x.dtype))
+    targets = torch.where(unknown, unpack(pseudo.detach(), x.dtype), positive.to(x.dtype))
     alpha, beta = balance(labels, gamma, share)
     terms = alpha * targets * minus_log(x) + beta * (1 - targets) * minus_log(-x)
     known_part = _mean_where(terms, ~unknown)

@@ -58,6 +58,8 @@ def role(logits: Tensor, labels: Tensor, estimates: Tensor, *, expected_positive
     0.9242
     """
     x, theta = working(logits), working(estimates)
+    check_shapes(logits, labels)
+    check_shapes(logits, estimates, "estimates")
 
     def agreement(learner: Tensor, teacher: Tensor) -> Tensor:
         return (
@@ -88,6 +90,7 @@ def large_losses(logits: Tensor, labels: Tensor, count: int) -> Tensor:
     >>> large_losses(torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([[1, -1, -1]]), count=1)
     tensor([[False,  True, False]])
     """
+    check_shapes(logits, labels)
     _, _, unknown = masks(labels)
     return largest(working(logits).detach(), unknown, count)  # the loss grows with the logit
 
@@ -118,6 +121,8 @@ def ll(
     if variant not in LARGE_LOSS_RATES:
         raise ConfigError(f"the variant of ll is one of r, ct, cp, not '{variant}'")
     check_shapes(logits, labels)
+    if flipped is not None:
+        check_shapes(logits, flipped, "flipped")
     x = working(logits)
     positive, _, unknown = masks(labels)
     delta = LARGE_LOSS_RATES[variant] if rate is None else within("rate", rate, 0, 1)

@@ -34,8 +34,17 @@ from torch import Tensor
 
 from partly.errors import ConfigError, PartlyError, PartlyWarning, raise_if
 from partly.losses import entropy, focusing, paper
-from partly.losses.common import as_chance, attend, beside, check_logits, within, working
-from partly.losses.fused.common import DTYPES, Answer, pack, unpack
+from partly.losses.common import (
+    as_chance,
+    attend,
+    check_logits,
+    check_pseudo,
+    one_a_label,
+    unpack,
+    within,
+    working,
+)
+from partly.losses.fused.common import DTYPES, Answer, pack
 from partly.pseudo import posterior, sample_tilt
 from partly.schedules import attention
 
@@ -129,6 +138,7 @@ def paper_loss(
     weight = attention(epoch, epochs, m, d)
     words = {"p": (p, READINGS), "share": (share, SHARES), "store": (store, tuple(DTYPES))}
     _check(logits, {"labels": labels, "pseudo": pseudo, "picked": picked}, words)
+    check_pseudo(pseudo)
     picked = None if picked is None else picked.bool()
     gamma = within("gamma", gamma, 0, 1)
     options = {"gamma": gamma, "p": p, "share": share, "store": store}
@@ -172,17 +182,19 @@ def partly(
     is. focus: one number or one a label. weight: of an unknown entry; where they are `picked` with
     a chance of q, those stand for all of them. chance [L]: of each label to be among these, where
     they are drawn: the loss sees logits with the tilt of `pseudo.sample_tilt`. factor: of the loss.
-    emphasis [B, L]: a factor of each entry.
+    emphasis [B, L]: a factor of each entry. Only the logits have a gradient.
     """
     words = {"targets": (targets, TARGETS), "share": (share, SHARES)}
     if store is not None:
         words["store"] = (store, tuple(DTYPES))
     tables = {"labels": labels, "teacher": teacher, "picked": picked, "emphasis": emphasis}
     _check(logits, tables, words)
+    if teacher is not None:
+        check_logits(teacher, "teacher")
     c_positive = as_chance("c_positive", c_positive, logits)
     c_negative = as_chance("c_negative", c_negative, logits)
     sharpness = _focus(focus, logits)
-    chance = None if chance is None else _one_a_label("chance", chance, logits)
+    chance = None if chance is None else one_a_label("chance", chance, logits)
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own, factor = weight / q if q else 0.0, within("factor", factor, -1e6)
@@ -368,24 +380,10 @@ def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
     """One number, or one a label; None where it is 0, and all entries count alike."""
     if isinstance(value, (float, int, Real)):  # to ask for Real takes long: not first
         return within("focus", value) or None
-    return _one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
-
-
-def _one_a_label(
-    name: str,
-    value: ArrayLike | Tensor,
-    logits: Tensor,
-    wanted: str = "a tensor of one number a label",
-) -> Tensor:
-    """Beside these logits."""
-    try:
-        given = value if isinstance(value, Tensor) else torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError):
-        raise ConfigError(f"{name} is {wanted}, not {value!r}") from None
-    if given.shape != logits.shape[-1:]:
-        expected = f"one number a label [{logits.shape[-1]}]"
-        raise ConfigError(f"{name}: expected {expected}, not shape {tuple(given.shape)}")
-    return beside(logits, given)
+    if isinstance(value, Tensor):
+        value = value.detach()
+        value = value.expand(logits.shape[-1:]) if value.ndim == 0 else value
+    return one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
 
 
 def _check(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from partly.losses.common import RARE, working
-from partly.losses.fused.common import Answer, pack, unpack
+from partly.losses.common import RARE, unpack, working
+from partly.losses.fused.common import Answer, pack
 from partly.losses.paper import penalty
 from partly.pseudo import SMALLEST, sample_tilt, tilt
 

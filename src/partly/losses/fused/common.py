@@ -5,13 +5,8 @@ from torch import Tensor
 
 Answer = tuple[Tensor, Tensor, Tensor | None]  # loss, gradient in the logits, pseudo-labels
 
-# What pseudo-labels are kept as: `pseudo.PseudoLabels` has the last two.
+# What pseudo-labels are kept as.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "uint8": torch.uint8}
-
-
-def unpack(pseudo: Tensor, dtype: torch.dtype) -> Tensor:
-    """Pseudo-labels as numbers in [0, 1], however they are kept."""
-    return pseudo.to(dtype) / 255 if pseudo.dtype == torch.uint8 else pseudo.to(dtype)
 
 
 def pack(values: Tensor, store: str) -> Tensor:
