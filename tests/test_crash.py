@@ -424,6 +424,26 @@ def test_a_default_that_is_spelt_out_changes_nothing(folder, tmp_path, undisturb
     assert files_of(run)[runs.WEIGHTS] == before[runs.WEIGHTS]
 
 
+@pytest.mark.parametrize("more", [[], ["--resume"]], ids=["", "resumed"])
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("skipped.csv", "holds skipped.csv, which a run would write"),
+        ("decisions.json", "holds decisions.json, which a run would write"),
+        ("model.safetensors", "and no config.json of a run that could go on"),
+        ("config.json", "config.json is not that of a run: name another folder"),
+    ],
+)
+def test_what_is_not_of_a_run_stays_as_it_is(folder, tmp_path, name, message, more):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / name).write_text('{"mine": 1}')
+    answer = partly_here("train", data_of("ll-cp", folder), "--out", run, *CASES["ll-cp"], *more)
+    assert answer.code == 2
+    assert message in answer.err
+    assert {path.name: path.read_text() for path in run.iterdir()} == {name: '{"mine": 1}'}
+
+
 def test_a_run_is_not_overwritten(folder, undisturbed):
     run = undisturbed("ll-cp")
     before = files_of(run)

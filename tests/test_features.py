@@ -134,7 +134,7 @@ def home(tmp_path_factory) -> Path:
 def test_a_head_alone_learns_and_its_run_looks_at_images(home):
     evaluation = workflow.evaluate_run(home / "run", home / "data.csv")
     assert evaluation["metrics"]["mAP"] > 0.9
-    stored = workflow.stored_config(home / "run")
+    stored = runs.stored_config(home / "run")
     assert (stored["backbone"], stored["head_only"], stored["features"]) == ("small:8", True, 64)
     predictor = runs.load(home / "run")
     copy = pickle.loads(pickle.dumps(predictor))
@@ -215,7 +215,7 @@ def test_a_run_that_goes_on_keeps_the_eye_it_began_with(home, tmp_path, monkeypa
     monkeypatch.setattr(models, "load_pretrained", gone)
     workflow.train_run(home / "data.csv", run, plan, resume=True, quiet=True, say=lambda _: None)
     assert (run / runs.EYE).read_bytes() == kept
-    assert workflow.stored_config(run)["origin"] == "weights of yesterday"
+    assert runs.stored_config(run)["origin"] == "weights of yesterday"
     assert workflow.evaluate_run(run, home / "data.csv")["images"] == 40
 
 

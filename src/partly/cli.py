@@ -377,7 +377,8 @@ def train(
     Example: `partly train data.csv --out runs/first --backbone resnet50 --epochs 10`
     """
     arguments = locals()
-    from partly.workflow import stored_config, train_run
+    from partly.runs import stored_config
+    from partly.workflow import train_run
 
     stored = stored_config(out) if resume else None
     chosen = _recipe(recipe)

@@ -54,7 +54,9 @@ DECISIONS, DIAGNOSIS = "decisions.json", "diagnosis.json"
 HALF = 0.5  # the threshold of every label where none was fitted
 PATIENCE = 10.0  # seconds that a training waits for another one, or its workers, to end
 TOGETHER = 2048  # images whose likeliest labels are looked for together
-RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a folder with one of these has something to lose
+RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a run with one of these has something to lose
+# What a run writes after its config: where there is none, these are somebody's.
+WRITTEN = (*RESULTS, AUDIT, SKIPPED, THRESHOLDS, DECISIONS, EVALUATION, DIAGNOSIS, REPORT)
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -110,12 +112,13 @@ def begin(
     for lines in (METRICS, AUDIT):
         keep_lines(folder / lines, epoch - 1)
     if fresh:
-        write_skipped(folder / SKIPPED, skipped)
         for stale in (EYE, UNTUNED):  # of a run that ended before it had anything to lose
             (folder / stale).unlink(missing_ok=True)
         if eye is not None:
             write_weights(folder, eye.state_dict(), EYE)
     checkpoint.write_json(folder / CONFIG, record)
+    if fresh or not (folder / SKIPPED).exists():
+        write_skipped(folder / SKIPPED, skipped)
 
 
 def write_skipped(path: Path, skipped: Mapping[str, str]) -> None:
@@ -493,6 +496,17 @@ def write_decisions(
 # --- a run that begins or goes on ---------------------------------------------------------------
 
 
+def stored_config(folder: str | Path) -> dict[str, Any] | None:
+    """What a run's folder says about itself; None where there is no run yet."""
+    path = Path(folder) / CONFIG
+    if not path.is_file():
+        return None
+    stored = checkpoint.read_json(path)
+    if not (isinstance(stored, dict) and {"method", "labels"} <= stored.keys()):
+        raise RunError(f"{path} is not that of a run: name another folder")
+    return stored
+
+
 def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str, Any]:
     """What the run in this folder says about itself, if it shall go on; nothing for a new one.
 
@@ -502,10 +516,17 @@ def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str,
         return {}
     held.enter_context(_alone_in(folder))
     checkpoint.check_folder(folder)
-    if resume and (folder / CONFIG).exists():
-        return checkpoint.read_json(folder / CONFIG)
-    if any((folder / name).exists() for name in RESULTS):
+    stored = stored_config(folder)
+    if stored is not None and resume:
+        return stored
+    left = [name for name in (WRITTEN if stored is None else RESULTS) if (folder / name).exists()]
+    if left and stored is not None:
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
+    if left:
+        raise RunError(
+            f"{folder} holds {', '.join(left)}, which a run would write, and no {CONFIG} of a run "
+            "that could go on: name another folder"
+        )
     return {}
 
 

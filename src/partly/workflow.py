@@ -72,7 +72,7 @@ def train_run(
     plain = {n: v for n, v in source.options.items() if isinstance(v, str | float | int)}
     read |= {name: repr(value) for name, value in plain.items()}
     distributed.agree({"hide": setting, "read": read, "head_only": config.head_only}, str(out))
-    stored = distributed.same(lambda: stored_config(out)) if resume else None
+    stored = distributed.same(lambda: runs.stored_config(out)) if resume else None
     if resume and stored is None:
         say(f"there is no run in {out} yet: it begins now, with the options that are given")
     elif stored is not None:
@@ -145,12 +145,6 @@ def _resumed(source: Source, out: Path, stored: Mapping[str, Any]) -> Source:
         use_answers=bool(stored.get("answers")),
         answers_until=stored.get("answers", 0),
     )
-
-
-def stored_config(out: str | Path) -> dict[str, Any] | None:
-    """What a run's folder says about itself; None where there is no run yet."""
-    path = Path(out) / runs.CONFIG
-    return checkpoint.read_json(path) if path.is_file() else None
 
 
 def _evaluate(

@@ -64,7 +64,7 @@ def _parsed(file: Path, without: Sequence[str]) -> Any:
                 return json.loads(re.sub(numbers, rb'"\1":0', content))
         return json.loads(content)
     except UnicodeDecodeError:
-        raise DataError(f"{file} is not JSON, nor text at all: what format has it?") from None
+        raise DataError(f"{file} is not JSON, nor text at all: is the format right?") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
 
