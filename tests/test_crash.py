@@ -431,6 +431,8 @@ def test_a_default_that_is_spelt_out_changes_nothing(folder, tmp_path, undisturb
         ("skipped.csv", "holds skipped.csv, which a run would write"),
         ("decisions.json", "holds decisions.json, which a run would write"),
         ("model.safetensors", "and no config.json of a run that could go on"),
+        ("untuned.safetensors", "holds untuned.safetensors, which"),
+        ("rows-1.pt", "holds rows-1.pt, which"),
         ("config.json", "config.json is not that of a run: name another folder"),
     ],
 )

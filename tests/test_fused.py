@@ -717,14 +717,30 @@ def test_what_is_missing_or_no_number_is_said() -> None:
             fused.paper_loss(logits, labels, **given)
 
 
-def test_a_focus_of_no_dimension_is_one_number_and_has_no_gradient() -> None:
-    data = make_data()
+def test_only_logits_have_a_gradient(engine: Engine) -> None:
+    data = make_data().to(engine.device)
     logits = data.logits.clone().requires_grad_()
-    focus = torch.tensor(0.25, requires_grad=True)
-    found, _ = fused.partly(logits, data.labels, c_positive=0.3, focus=focus)
-    assert found.item() == fused.partly(logits, data.labels, c_positive=0.3, focus=0.25)[0].item()
-    found.backward()
-    assert focus.grad is None
+    chances = {name: data.by_label.clone() for name in ("c_positive", "c_negative", "chance")}
+    chances |= {"focus": data.by_label.clone(), "emphasis": data.by_entry.clone()}
+    given = {name: value.requires_grad_() for name, value in chances.items()}
+    loss, pseudo = fused.partly(logits, data.labels, **given, backend=engine.backend)
+    told = data.pseudo.clone().requires_grad_()
+    other, kept = fused.paper_loss(
+        logits, data.labels, told, epoch=1, epochs=3, backend=engine.backend
+    )
+    (loss + other).backward()
+    assert logits.grad is not None
+    assert all(value.grad is None for value in (*given.values(), told))
+    assert not pseudo.requires_grad
+    assert not kept.requires_grad
+
+
+def test_one_number_may_have_no_dimension() -> None:
+    data = make_data()
+    logits = data.logits
+    expected = fused.partly(logits, data.labels, c_positive=0.3, focus=0.25)[0]
+    for focus in (torch.tensor(0.25), np.array(0.25), np.float32(0.25)):
+        assert fused.partly(logits, data.labels, c_positive=0.3, focus=focus)[0] == expected
     with pytest.raises(ConfigError, match=r"^teacher: a tensor of real numbers"):
         fused.partly(logits, data.labels, c_positive=0.3, teacher=data.labels)
 

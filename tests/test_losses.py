@@ -980,9 +980,9 @@ def test_pseudo_labels_may_be_as_they_are_kept():
     for loss in (losses.consistent, partial(losses.paper_loss, epoch=1, epochs=3)):
         assert loss(logits, labels, kept) == loss(logits, labels, kept.float() / 255)
         for wrong in (kept.to(torch.int8), kept > 3):
-            with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities, or uint8"):
+            with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities"):
                 loss(logits, labels, wrong)
-    with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities, or uint8"):
+    with pytest.raises(ConfigError, match=r"^pseudo: a tensor of probabilities"):
         fused.paper_loss(logits, labels, kept.to(torch.int8), epoch=1, epochs=3)
 
 
@@ -996,7 +996,9 @@ def test_pseudo_labels_may_be_as_they_are_kept():
         (lambda x, y: losses.ll(x, y, epoch=5, variant="cp", flipped=y[0] > 0), "flipped"),
         (lambda x, y: losses.csl(x, y, priors=[0.1, 0.2]), "priors"),
         (lambda x, y: losses.csl(x, y, priors=torch.rand(4, 1)), "priors"),
-        (lambda x, y: losses.consistent(x, y, [0.5] * 3), "pseudo: a tensor, not list"),
+        (lambda x, y: losses.consistent(x, y, [0.5] * 3), "pseudo is a tensor, not list"),
+        (lambda x, y: losses.paper_loss(x, y, None, epoch=1, epochs=3), "pseudo is a tensor, not"),
+        (lambda x, y: losses.role(x, y, y, expected_positives=1), "estimates: a tensor of real"),
     ],
 )
 def test_a_table_of_another_shape_is_named(call, named):

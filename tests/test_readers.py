@@ -673,7 +673,11 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         read(path, format="npz")
     np.savez(tmp_path / "data.npz", X_train=np.ones((2, 3)))
-    refuses(tmp_path / "data.npz", "data.npz is not JSON", "is the format right?", format="coco")
+    sentences = (
+        "data.npz is not JSON in UTF-8 (invalid start byte at byte",
+        "is the format right?",
+    )
+    refuses(tmp_path / "data.npz", *sentences, format="coco")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,8 @@ PATIENCE = 10.0  # seconds that a training waits for another one, or its workers
 TOGETHER = 2048  # images whose likeliest labels are looked for together
 RESULTS = (CHECKPOINT, WEIGHTS, METRICS)  # a run with one of these has something to lose
 # What a run writes after its config: where there is none, these are somebody's.
-WRITTEN = (*RESULTS, AUDIT, SKIPPED, THRESHOLDS, DECISIONS, EVALUATION, DIAGNOSIS, REPORT)
+WRITTEN = (*RESULTS, AUDIT, UNTUNED, THRESHOLDS, DECISIONS, EVALUATION, DIAGNOSIS, REPORT, "rows-*")
+SKIPPED_COLUMNS = ("id", "problem")
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -112,13 +113,12 @@ def begin(
     for lines in (METRICS, AUDIT):
         keep_lines(folder / lines, epoch - 1)
     if fresh:
+        write_skipped(folder / SKIPPED, skipped)
         for stale in (EYE, UNTUNED):  # of a run that ended before it had anything to lose
             (folder / stale).unlink(missing_ok=True)
         if eye is not None:
             write_weights(folder, eye.state_dict(), EYE)
     checkpoint.write_json(folder / CONFIG, record)
-    if fresh or not (folder / SKIPPED).exists():
-        write_skipped(folder / SKIPPED, skipped)
 
 
 def write_skipped(path: Path, skipped: Mapping[str, str]) -> None:
@@ -129,7 +129,7 @@ def write_skipped(path: Path, skipped: Mapping[str, str]) -> None:
 
     def write(place: Path) -> None:
         with place.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows([("id", "problem"), *skipped.items()])
+            csv.writer(file, lineterminator="\n").writerows([SKIPPED_COLUMNS, *skipped.items()])
 
     checkpoint.write_atomically(path, write)
 
@@ -500,11 +500,26 @@ def stored_config(folder: str | Path) -> dict[str, Any] | None:
     """What a run's folder says about itself; None where there is no run yet."""
     path = Path(folder) / CONFIG
     if not path.is_file():
+        _check_is_free(Path(folder))
         return None
     stored = checkpoint.read_json(path)
     if not (isinstance(stored, dict) and {"method", "labels"} <= stored.keys()):
         raise RunError(f"{path} is not that of a run: name another folder")
     return stored
+
+
+def _check_is_free(folder: Path) -> None:
+    """A folder without a run has nothing that one would write over."""
+    left = [found.name for name in WRITTEN for found in folder.glob(name)]
+    if (folder / SKIPPED).is_file():
+        with (folder / SKIPPED).open(encoding="utf-8", errors="replace") as file:
+            if file.readline().rstrip() != ",".join(SKIPPED_COLUMNS):
+                left.append(SKIPPED)  # and not of a run that ended before it had a config
+    if left:
+        raise RunError(
+            f"{folder} holds {', '.join(left)}, which a run would write, and no {CONFIG} of a run "
+            "that could go on: name another folder, or move them away"
+        )
 
 
 def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str, Any]:
@@ -519,14 +534,8 @@ def open_folder(folder: Path | None, resume: bool, held: ExitStack) -> dict[str,
     stored = stored_config(folder)
     if stored is not None and resume:
         return stored
-    left = [name for name in (WRITTEN if stored is None else RESULTS) if (folder / name).exists()]
-    if left and stored is not None:
+    if stored is not None and any((folder / name).exists() for name in RESULTS):
         raise RunError(f"{folder} already holds a run: add --resume to go on, or name another")
-    if left:
-        raise RunError(
-            f"{folder} holds {', '.join(left)}, which a run would write, and no {CONFIG} of a run "
-            "that could go on: name another folder"
-        )
     return {}
 
 

@@ -131,6 +131,7 @@ def _early(config: Config, setting: str | None, out: Path) -> Setting | None:
         models.check_name(config.backbone)
     runs.choose_device(config.device)
     checkpoint.check_folder(out)
+    runs.stored_config(out)
     return None if setting is None else Setting.parse(setting)
 
 

@@ -40,16 +40,19 @@ def within(name: str, value: Any, least: float = 0.0, most: float = 1e6) -> Any:
     return number
 
 
-def working(logits: Tensor) -> Tensor:
+def working(logits: Tensor, name: str = "logits") -> Tensor:
     """Half precision is computed in float32; float32 and float64 stay what they are."""
-    check_logits(logits)
+    check_logits(logits, name)
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def check_pseudo(pseudo: Tensor) -> None:
     """They are as `PseudoLabels` keeps them, or a model says them."""
+    if not isinstance(pseudo, Tensor):
+        kind = type(pseudo).__name__
+        raise ConfigError(f"pseudo is a tensor, not {kind}: torch.as_tensor(pseudo)")
     if pseudo.dtype != torch.uint8 and not pseudo.is_floating_point():
-        kinds = "probabilities, or uint8 in steps of 1/255"
+        kinds = "probabilities (.float() makes them), or uint8 in steps of 1/255"
         raise ConfigError(f"pseudo: a tensor of {kinds}, not of {pseudo.dtype}")
 
 
@@ -80,7 +83,7 @@ def check_shapes(logits: Tensor, labels: Tensor, name: str = "labels") -> None:
     """Logits and labels must be of one shape: broadcasting would hide a mistake."""
     if not isinstance(labels, Tensor):
         kind = type(labels).__name__
-        raise ConfigError(f"{name}: a tensor, not {kind}: torch.as_tensor({name})")
+        raise ConfigError(f"{name} is a tensor, not {kind}: torch.as_tensor({name})")
     if logits.shape != labels.shape:
         raise ConfigError(
             f"logits have shape {tuple(logits.shape)}, {name} {tuple(labels.shape)}: "

@@ -12,6 +12,7 @@ from partly.losses.common import (
     Reduction,
     as_chance,
     by_label,
+    check_pseudo,
     check_shapes,
     cross_entropy,
     masks,
@@ -217,6 +218,7 @@ def consistent(
     tensor([[0.6931, 0.6931, 0.3466]])
     """
     x, weight = working(logits), within("weight", weight)
+    check_pseudo(pseudo)
     for name, table in (("labels", labels), ("pseudo", pseudo), ("picked", picked)):
         if table is not None:
             check_shapes(logits, table, name)

@@ -9,7 +9,15 @@ import torch
 from torch import Tensor
 
 from partly.errors import ConfigError
-from partly.losses.common import check_shapes, masks, minus_log, unpack, within, working
+from partly.losses.common import (
+    check_pseudo,
+    check_shapes,
+    masks,
+    minus_log,
+    unpack,
+    within,
+    working,
+)
 from partly.schedules import attention
 
 TRIVIAL = 0.1  # an image whose predictions all lie below this is one the model says "no" to
@@ -91,6 +99,7 @@ def paper_loss(
     """
     x = working(logits)
     positive, _, unknown = masks(labels)
+    check_pseudo(pseudo)
     for name, table in (("labels", labels), ("pseudo", pseudo), ("picked", picked)):
         if table is not None:
             check_shapes(logits, table, name)

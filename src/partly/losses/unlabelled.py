@@ -57,7 +57,7 @@ def role(logits: Tensor, labels: Tensor, estimates: Tensor, *, expected_positive
     >>> round(role(x, labels, estimates, expected_positives=1.5).item(), 4)
     0.9242
     """
-    x, theta = working(logits), working(estimates)
+    x, theta = working(logits), working(estimates, "estimates")
     check_shapes(logits, labels)
     check_shapes(logits, estimates, "estimates")
 
@@ -128,7 +128,7 @@ def ll(
     delta = LARGE_LOSS_RATES[variant] if rate is None else within("rate", rate, 0, 1)
     dropped = torch.zeros_like(positive)
     if variant == "cp":
-        positive = positive if flipped is None else positive | (flipped & unknown)
+        positive = positive if flipped is None else positive | (flipped.bool() & unknown)
     elif epoch > 1:
         chosen = large_losses(x, labels, math.ceil(x.numel() * delta * (epoch - 1)))
         positive, dropped = (positive, chosen) if variant == "r" else (positive | chosen, dropped)

@@ -63,8 +63,9 @@ def _parsed(file: Path, without: Sequence[str]) -> Any:
             with suppress(ValueError):  # a broken file is parsed again, to say where it is broken
                 return json.loads(re.sub(numbers, rb'"\1":0', content))
         return json.loads(content)
-    except UnicodeDecodeError:
-        raise DataError(f"{file} is not JSON, nor text at all: is the format right?") from None
+    except UnicodeDecodeError as error:
+        wrong = f"{error.reason} at byte {error.start:,}"
+        raise DataError(f"{file} is not JSON in UTF-8 ({wrong}): is the format right?") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(f"cannot read {file}: {error}") from None
 

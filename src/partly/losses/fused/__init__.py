@@ -28,6 +28,7 @@ from numbers import Real
 from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
@@ -146,7 +147,7 @@ def paper_loss(
     if found is not None and found[1] is not None:
         return found[0], found[1]
     x = working(logits)
-    old, belief = unpack(pseudo, x.dtype), torch.sigmoid(x.detach())
+    old, belief = unpack(pseudo.detach(), x.dtype), torch.sigmoid(x.detach())
     loss = paper.paper_loss(
         logits, labels, old, epoch=epoch, epochs=epochs, gamma=gamma, m=m, picked=picked,
         d=d, p=p, share=share,
@@ -198,7 +199,7 @@ def partly(
     picked = None if picked is None else picked.bool()
     weight, q, gamma = within("weight", weight), within("q", q, 0, 1), within("gamma", gamma, 0, 1)
     own, factor = weight / q if q else 0.0, within("factor", factor, -1e6)
-    options = {"targets": targets, "share": share, "gamma": gamma, "store": store}
+    options: dict[str, Any] = {"targets": targets, "share": share, "gamma": gamma, "store": store}
     inputs = (
         labels, teacher, picked, c_positive, c_negative, sharpness, chance, emphasis,
         weight, own, factor,
@@ -206,22 +207,46 @@ def partly(
     found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
         return found
+    still: list[Any] = [v.detach() if isinstance(v, Tensor) else v for v in inputs]
+    return _partly_plainly(logits, *still, **options)
+
+
+def _partly_plainly(
+    logits: Tensor,
+    labels: Tensor,
+    teacher: Tensor | None,
+    picked: Tensor | None,
+    c_positive: Tensor | float,
+    c_negative: Tensor | float,
+    focus: Tensor | float | None,
+    chance: Tensor | None,
+    emphasis: Tensor | None,
+    trust: float,
+    weight: float,
+    factor: float,
+    *,
+    targets: str,
+    share: str,
+    gamma: float,
+    store: str | None,
+) -> Computed:
+    """What the kernels compute, one operation after another."""
     alpha, beta = paper.balance(labels, gamma, share)
-    believed = working(logits.detach() if teacher is None else teacher.detach())
+    believed = working(logits.detach() if teacher is None else teacher)
     belief = expected = torch.sigmoid(believed)
     if targets == "posterior":
         belief = posterior(
             believed, c_positive=c_positive, c_negative=c_negative, alpha=alpha, beta=beta,
-            weight_unknown=weight,
+            weight_unknown=trust,
         )  # fmt: skip
     x = logits
     if chance is not None:
-        x = working(logits) + sample_tilt(c_positive, c_negative, chance, weight)
+        x = working(logits) + sample_tilt(c_positive, c_negative, chance, trust)
     terms = entropy.consistent(
-        x, labels, belief, weight=own, picked=picked, alpha=alpha, beta=beta, reduction="none"
+        x, labels, belief, weight=weight, picked=picked, alpha=alpha, beta=beta, reduction="none"
     )
-    if sharpness is not None:
-        terms = terms * attend(expected, sharpness)
+    if focus is not None:
+        terms = terms * attend(expected, focus)
     if emphasis is not None:
         terms = terms * emphasis
     return factor * terms.mean(), None if store is None else pack(belief, store)
@@ -380,9 +405,8 @@ def _focus(value: ArrayLike | Tensor, logits: Tensor) -> Tensor | float | None:
     """One number, or one a label; None where it is 0, and all entries count alike."""
     if isinstance(value, (float, int, Real)):  # to ask for Real takes long: not first
         return within("focus", value) or None
-    if isinstance(value, Tensor):
-        value = value.detach()
-        value = value.expand(logits.shape[-1:]) if value.ndim == 0 else value
+    if isinstance(value, (Tensor, np.ndarray)) and value.ndim == 0:
+        value = torch.as_tensor(value).expand(logits.shape[-1:])
     return one_a_label("focus", value, logits, "one number, or a tensor of one number a label")
 
 
