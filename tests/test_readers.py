@@ -674,7 +674,7 @@ def test_a_format_can_be_forced(tmp_path: Path) -> None:
         read(path, format="npz")
     np.savez(tmp_path / "data.npz", X_train=np.ones((2, 3)))
     sentences = (
-        "data.npz is not JSON in UTF-8 (invalid start byte at byte",
+        "data.npz is not JSON in UTF-8 (invalid",
         "is the format right?",
     )
     refuses(tmp_path / "data.npz", *sentences, format="coco")
