@@ -207,30 +207,16 @@ def partly(
     found = _compute("partly", backend, logits, inputs, options)
     if found is not None:
         return found
-    still: list[Any] = [v.detach() if isinstance(v, Tensor) else v for v in inputs]
-    return _partly_plainly(logits, *still, **options)
+    still = [v.detach() if isinstance(v, Tensor) else v for v in inputs]
+    return _partly_plainly(logits, still, **options)
 
 
 def _partly_plainly(
-    logits: Tensor,
-    labels: Tensor,
-    teacher: Tensor | None,
-    picked: Tensor | None,
-    c_positive: Tensor | float,
-    c_negative: Tensor | float,
-    focus: Tensor | float | None,
-    chance: Tensor | None,
-    emphasis: Tensor | None,
-    trust: float,
-    weight: float,
-    factor: float,
-    *,
-    targets: str,
-    share: str,
-    gamma: float,
-    store: str | None,
+    logits: Tensor, inputs: list[Any], *, targets: str, share: str, gamma: float, store: str | None
 ) -> Computed:
-    """What the kernels compute, one operation after another."""
+    """What the kernels compute, of the same inputs, one operation after another."""
+    labels, teacher, picked, c_positive, c_negative, focus, chance, emphasis, *numbers = inputs
+    trust, weight, factor = numbers
     alpha, beta = paper.balance(labels, gamma, share)
     believed = working(logits.detach() if teacher is None else teacher)
     belief = expected = torch.sigmoid(believed)
