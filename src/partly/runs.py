@@ -497,7 +497,8 @@ def write_decisions(
 
 
 def stored_config(folder: str | Path) -> dict[str, Any] | None:
-    """What a run's folder says about itself; None where there is no run yet."""
+    """What a run's folder says about itself; None where there is no run yet, nor anything that one
+    would write over."""
     path = Path(folder) / CONFIG
     if not path.is_file():
         _check_is_free(Path(folder))
@@ -509,12 +510,14 @@ def stored_config(folder: str | Path) -> dict[str, Any] | None:
 
 
 def _check_is_free(folder: Path) -> None:
-    """A folder without a run has nothing that one would write over."""
+    """A folder without a run has nothing that one would write over. A list of skipped images may be
+    there: that of a run which ended before it had a config."""
     left = [found.name for name in WRITTEN for found in folder.glob(name)]
-    if (folder / SKIPPED).is_file():
-        with (folder / SKIPPED).open(encoding="utf-8", errors="replace") as file:
-            if file.readline().rstrip() != ",".join(SKIPPED_COLUMNS):
-                left.append(SKIPPED)  # and not of a run that ended before it had a config
+    if (folder / SKIPPED).exists():
+        first = ""
+        with suppress(OSError), (folder / SKIPPED).open(encoding="utf-8", errors="replace") as file:
+            first = file.readline().rstrip()
+        left += [SKIPPED] * (first != ",".join(SKIPPED_COLUMNS))
     if left:
         raise RunError(
             f"{folder} holds {', '.join(left)}, which a run would write, and no {CONFIG} of a run "
